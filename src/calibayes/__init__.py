@@ -1,0 +1,22 @@
+"""Learning rates for generalized (Gibbs) posteriors whose credible sets cover as often as they say."""
+
+from importlib.metadata import version as _version
+
+from calibayes import bootstrap as bootstrap
+from calibayes import datasets as datasets
+from calibayes import diagnostics as diagnostics
+from calibayes import kernels as kernels
+from calibayes import losses as losses
+from calibayes import priors as priors
+from calibayes import regions as regions
+from calibayes.calibrate import calibrate as calibrate
+from calibayes.calibrate import gpc_mcmc as gpc_mcmc
+from calibayes.calibrate import gpc_smc as gpc_smc
+from calibayes.checks import CalibrationWarning as CalibrationWarning
+from calibayes.model import GibbsModel as GibbsModel
+from calibayes.result import Result as Result
+from calibayes.samplers import MCMC as MCMC
+from calibayes.samplers import SMC as SMC
+from calibayes.search import RobbinsMonro as RobbinsMonro
+
+__version__ = _version("calibayes")

@@ -1,0 +1,121 @@
+"""Bootstraps: how often each observation counts on each row.
+
+A bootstrap sample is a row of counts, never a copy of the data. The bootstraps differ only in how they
+draw the row, from a key of its own (`fold_in(key, b)`), so that row b is the same whatever B is.
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+
+class Bootstrap(eqx.Module):
+    """B rows of counts of N observations, each with expectation one."""
+
+    n_rows: int = eqx.field(static=True)
+
+    @abstractmethod
+    def row(self, key: PRNGKeyArray, n: int) -> Float[Array, " N"]:
+        """One row of counts."""
+
+    def check(self, n: int) -> None:
+        """Raise if this bootstrap cannot be drawn for `n` observations."""
+
+    def counts(self, key: PRNGKeyArray, n: int) -> Float[Array, "B N"]:
+        self.check(n)
+        return _draw(self, row_keys(key, self.n_rows), n)
+
+
+class Multinomial(Bootstrap):
+    """Efron's: N observations drawn with replacement. The paper's."""
+
+    def row(self, key, n):
+        return _tally(jax.random.randint(key, (n,), 0, n), n)
+
+
+class Bayesian(Bootstrap):
+    """Rubin's: Dirichlet weights, so that no observation is ever left out."""
+
+    def row(self, key, n):
+        weights = jax.random.exponential(key, (n,))
+        return weights * (n / weights.sum())
+
+
+class Poisson(Bootstrap):
+    """Independent Poisson(1) counts, which need no knowledge of N."""
+
+    def row(self, key, n):
+        return jax.random.poisson(key, 1.0, (n,)).astype(float)
+
+
+class Block(Bootstrap):
+    """Blocks of consecutive observations, for serially dependent data.
+
+    Circular blocks wrap around the end of the series, so that every observation is expected once.
+    Moving blocks do not and leave the ends out too often: their counts are centred, `counts - expected
+    + 1`, which keeps the covariance of the moving-block bootstrap. A centred count can fall slightly
+    below zero.
+    """
+
+    length: int = eqx.field(static=True)
+    circular: bool = eqx.field(static=True, default=True)
+
+    def check(self, n):
+        if not 1 <= self.length <= n:
+            raise ValueError(f"length of a block must be between 1 and N = {n}; got {self.length}.")
+
+    def row(self, key, n):
+        n_blocks = -(-n // self.length)
+        n_starts = n if self.circular else n - self.length + 1
+        starts = jax.random.randint(key, (n_blocks,), 0, n_starts)
+        # The last block is cut so that N observations are drawn in all.
+        counts = _tally((self._members(starts) % n).reshape(-1)[:n], n)
+        return counts if self.circular else counts - self._expected(n) + 1
+
+    def _members(self, starts: Int[Array, " J"]) -> Int[Array, "J L"]:
+        return starts[:, None] + jnp.arange(self.length)[None, :]
+
+    def _expected(self, n: int) -> Float[Array, " N"]:
+        n_starts = n - self.length + 1
+        members = self._members(jnp.arange(n_starts))
+        n_full, cut = divmod(n, self.length)
+        full = _tally(members.reshape(-1), n) * n_full
+        return (full + _tally(members[:, :cut].reshape(-1), n)) / n_starts
+
+
+class Cluster(Bootstrap):
+    """Whole groups drawn with replacement; `groups` holds the label of each observation."""
+
+    groups: Int[Array, " N"] = eqx.field(converter=lambda g: jnp.asarray(np.unique(g, return_inverse=True)[1]))
+    n_groups: int = eqx.field(static=True, init=False)
+
+    def __post_init__(self):
+        self.n_groups = int(self.groups.max()) + 1
+
+    def check(self, n):
+        if self.groups.shape != (n,):
+            raise ValueError(f"groups must hold one label for each of {n} observations; got {self.groups.shape}.")
+        if self.n_groups < 2:
+            raise ValueError("groups must name at least two clusters; got one.")
+
+    def row(self, key, n):
+        drawn = _tally(jax.random.randint(key, (self.n_groups,), 0, self.n_groups), self.n_groups)
+        return drawn[self.groups]
+
+
+def row_keys(key: PRNGKeyArray, n_rows: int) -> PRNGKeyArray:
+    """A key for every row, the same whatever the number of rows."""
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(n_rows))
+
+
+@eqx.filter_jit
+def _draw(bootstrap: Bootstrap, keys: PRNGKeyArray, n: int) -> Float[Array, "B N"]:
+    return jax.lax.map(lambda key: bootstrap.row(key, n), keys)
+
+
+def _tally(indices: Int[Array, " J"], n: int) -> Float[Array, " N"]:
+    return jnp.zeros(n).at[indices].add(1.0)

@@ -1,0 +1,264 @@
+"""Bad input gets an error that names the argument, the value and the way out, before anything is compiled."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from calibayes.bootstrap import Bootstrap, Multinomial
+from calibayes.losses import Generic, LinearLoss
+from calibayes.model import GibbsModel
+from calibayes.target import Target
+
+MIN_ROWS = 20
+MIN_DRAWS = 100
+
+
+class CalibrationWarning(UserWarning):
+    """Something about a calibration that its user should know."""
+
+
+class Observations(NamedTuple):
+    """Checked data: arrays on the host with N leading, the number of parameters and their names."""
+
+    data: PyTree[np.ndarray]
+    n: int
+    dim: int
+    names: list[str]
+
+
+def check_data(model: GibbsModel, data: Any, names: Sequence[str] | None) -> Observations:
+    if not isinstance(model, GibbsModel):
+        raise TypeError(f"model must be a GibbsModel(loss, prior); got {type(model).__name__}.")
+    linear = isinstance(model.loss, LinearLoss)
+    checked, columns = _linear_data(model, data) if linear else (_generic_data(data), None)
+    leaves = jax.tree.leaves(checked)
+    n = len(leaves[0])
+    if n < 2:
+        raise ValueError(f"data must hold at least two observations; got {n}.")
+    dim = leaves[0].shape[1] if linear else model.dim
+    assert dim is not None
+    if model.dim is not None and model.dim != dim:
+        raise ValueError(f"X has {dim} columns, but the model is for {model.dim} parameters (its dim, or its prior's).")
+    if names is None:
+        names = columns or [f"theta[{k}]" for k in range(dim)]
+    elif len(names) != dim:
+        raise ValueError(f"names must name each of {dim} parameters; got {len(names)} names.")
+    _check_model(model, checked, dim)
+    return Observations(checked, n, dim, [str(name) for name in names])
+
+
+def _linear_data(model: GibbsModel, data: Any) -> tuple[tuple[np.ndarray, np.ndarray], list[str] | None]:
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise TypeError(f"data must be a pair (X, y) for {type(model.loss).__name__}; got {type(data).__name__}.")
+    columns = [str(c) for c in data[0].columns] if hasattr(data[0], "columns") else None
+    x, y = _numbers("X", data[0], columns), _numbers("y", data[1], None)
+    if x.ndim != 2:
+        raise ValueError(f"X must have two dimensions, (observations, parameters); got shape {x.shape}.")
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise ValueError(f"y must have one dimension; got shape {y.shape}.")
+    if len(x) != len(y):
+        raise ValueError(f"X and y must have the same length; got {len(x)} and {len(y)} observations.")
+    if x.size == 0:
+        raise ValueError(f"X is empty: shape {x.shape}.")
+    _require_finite("X", x, columns)
+    _require_finite("y", y, None)
+    assert isinstance(model.loss, LinearLoss)
+    model.loss.check(y)
+    _warn_of_redundant_columns(x, columns)
+    return (x, y), columns
+
+
+def _generic_data(data: Any) -> PyTree[np.ndarray]:
+    is_frame = lambda leaf: hasattr(leaf, "columns") or hasattr(leaf, "to_numpy")  # noqa: E731
+    leaves, structure = jax.tree.flatten(data, is_leaf=is_frame)
+    if not leaves:
+        raise ValueError("data is empty: it must hold arrays with a common leading axis.")
+    arrays = []
+    for i, leaf in enumerate(leaves):
+        name = "data" if len(leaves) == 1 else f"array {i} of data"
+        array = _numbers(name, leaf, None, keep_kind=True)
+        if array.ndim == 0 or array.size == 0:
+            raise ValueError(f"{name} must have observations along its first axis; got shape {array.shape}.")
+        _require_finite(name, array, None)
+        arrays.append(array)
+    lengths = sorted({len(array) for array in arrays})
+    if len(lengths) > 1:
+        raise ValueError(f"data must be arrays of the same length; got {', '.join(map(str, lengths))}.")
+    return jax.tree.unflatten(structure, arrays)
+
+
+def _numbers(name: str, value: Any, columns: list[str] | None, keep_kind: bool = False) -> np.ndarray:
+    if columns is not None:
+        _require_numeric_columns(name, value)
+    array = np.asarray(value)
+    if keep_kind and array.dtype.kind in "biu":
+        return array
+    try:
+        return np.asarray(array, np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must hold numbers; got {array.dtype} ({error}).") from None
+
+
+def _require_numeric_columns(name: str, frame: Any) -> None:
+    text = []
+    for column in frame.columns:
+        try:
+            np.asarray(frame[column], np.float64)
+        except (TypeError, ValueError):
+            text.append(str(column))
+    if text:
+        raise TypeError(f"{name} must hold numbers; these columns do not: {', '.join(text)}. Encode or drop them.")
+
+
+def _require_finite(name: str, array: np.ndarray, columns: list[str] | None) -> None:
+    if array.dtype.kind != "f":
+        return
+    bad = np.argwhere(~np.isfinite(array))
+    if len(bad):
+        where = f"row {bad[0][0]}"
+        if array.ndim > 1:
+            where += f", column {columns[bad[0][1]] if columns else bad[0][1]}"
+        raise ValueError(
+            f"{name} must be finite; {len(bad)} of {array.size} values are NaN or infinite, the first in {where}. "
+            "Drop or impute them."
+        )
+
+
+def _warn_of_redundant_columns(x: np.ndarray, columns: list[str] | None) -> None:
+    def name(k: int) -> str:
+        return columns[k] if columns else f"column {k}"
+
+    size = np.abs(x).max(0)
+    constant = [k for k in range(x.shape[1]) if np.ptp(x[:, k]) == 0]
+    zero = [k for k in constant if size[k] == 0]
+    if zero or len(constant) > 1:
+        suspects = zero or constant[1:]
+        _warn(
+            f"X: {', '.join(map(name, suspects))} is constant. Only the prior can tell its coefficient from the "
+            "intercept's; drop it."
+        )
+    elif np.linalg.matrix_rank(x / np.where(size > 0, size, 1)) < x.shape[1]:
+        _warn("X: its columns are collinear. Only the prior can tell their coefficients apart; drop a column.")
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, CalibrationWarning, stacklevel=5)
+
+
+def _check_model(model: GibbsModel, data: PyTree[np.ndarray], dim: int) -> None:
+    theta = jax.ShapeDtypeStruct((dim,), jnp.zeros(()).dtype)
+    datum = jax.tree.map(_one, data)
+    if isinstance(model.loss, Generic):
+        out = jax.eval_shape(model.loss, theta, datum)
+        _require_scalar("loss(theta, datum)", out)
+    else:
+        one = jax.ShapeDtypeStruct((), theta.dtype)
+        _require_scalar("rho(prediction, y)", jax.eval_shape(model.loss.rho, one, one))
+    _require_scalar("prior.log_prob(theta)", jax.eval_shape(model.prior.log_prob, theta))
+
+
+def _one(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape[1:], jnp.zeros((), float if leaf.dtype.kind == "f" else leaf.dtype).dtype)
+
+
+def _require_scalar(name: str, out: Any) -> None:
+    if getattr(out, "shape", None) != ():
+        shape = getattr(out, "shape", type(out).__name__)
+        raise ValueError(f"{name} must be a scalar, for one observation at a time; got shape {shape}.")
+
+
+def check_start(target: Target, draws: Any, key: PRNGKeyArray) -> Float[Array, "M K"] | None:
+    """Draws to start from, checked; or None, if the prior can be sampled and the loss is a number somewhere."""
+    dim = target.dim
+    if draws is None:
+        if not hasattr(target.model.prior, "sample"):
+            raise TypeError(
+                f"prior {type(target.model.prior).__name__} has no sample(key, shape), which the start from the prior "
+                "needs. Add it, or pass draws of the posterior at eta_init (draws=)."
+            )
+        some = target.model.prior.sample(key, (32, dim))
+        if some.shape != (32, dim):
+            raise ValueError(f"prior.sample(key, (32, {dim})) must have that shape; got {some.shape}.")
+    else:
+        draws = np.asarray(draws, float)
+        if draws.ndim != 2 or draws.shape[1] != dim or len(draws) < MIN_DRAWS:
+            raise ValueError(f"draws must be (M, {dim}) with M at least {MIN_DRAWS}; got shape {draws.shape}.")
+        _require_finite("draws", draws, None)
+        draws = some = jnp.asarray(draws, float)
+    risk = target.row(0).risk(some.astype(target.reference.dtype).T[:, None, :])
+    if bool(jnp.isnan(risk).all()):
+        raise ValueError(
+            f"the loss is NaN at every one of {len(some)} draws of the {'prior' if draws is None else 'start'}. "
+            "Check it at one: loss(theta, datum)."
+        )
+    return draws
+
+
+def check_counts(bootstrap: Any, n: int, default: int) -> Bootstrap | Float[np.ndarray, "B N"]:
+    """A bootstrap to draw from, or the caller's own counts."""
+    if bootstrap is None:
+        bootstrap = default
+    if isinstance(bootstrap, int | np.integer) and not isinstance(bootstrap, bool):
+        bootstrap = Multinomial(int(bootstrap))
+    if isinstance(bootstrap, Bootstrap):
+        _require_rows(bootstrap.n_rows)
+        bootstrap.check(n)
+        return bootstrap
+    counts = _numbers("bootstrap", bootstrap, None)
+    if counts.ndim != 2 or counts.shape[1] != n:
+        raise ValueError(f"bootstrap counts must be (B, {n}), a row a bootstrap sample; got shape {counts.shape}.")
+    _require_rows(len(counts))
+    _require_finite("bootstrap", counts, None)
+    if (counts < 0).any():
+        raise ValueError(f"bootstrap counts must not be negative; the smallest is {counts.min():g}.")
+    if (counts.sum(1) == 0).any():
+        raise ValueError("bootstrap counts of some row are all zero.")
+    return counts
+
+
+def _require_rows(n_rows: int) -> None:
+    if n_rows < MIN_ROWS:
+        raise ValueError(f"bootstrap needs at least {MIN_ROWS} rows to tell a coverage; got {n_rows}.")
+
+
+def check_numbers(level: float, tolerance: float, eta_init: float | None, max_iterations: int, n_rows: int) -> None:
+    if not 0 < level < 1:
+        raise ValueError(f"level must be between 0 and 1, both excluded; got {level}. For 95% write 0.95.")
+    if not tolerance > 0:
+        raise ValueError(f"tolerance must be positive; got {tolerance}.")
+    if eta_init is not None and not (np.isfinite(eta_init) and eta_init > 0):
+        raise ValueError(f"eta_init must be positive and finite; got {eta_init}.")
+    if max_iterations < 1:
+        raise ValueError(f"max_iterations must be at least 1; got {max_iterations}.")
+    nearest = abs(round(level * n_rows) / n_rows - level)
+    if nearest >= tolerance:
+        raise ValueError(
+            f"tolerance = {tolerance:g} cannot be met: with {n_rows} bootstrap rows the coverage nearest to {level:g} is "
+            f"{nearest:.2g} away. Use more rows, or a tolerance above that."
+        )
+
+
+def check_draws(n_draws: int, dim: int) -> None:
+    needed = max(MIN_DRAWS, 10 * dim)
+    if n_draws < needed:
+        raise ValueError(
+            f"the sampler's particles or draws a row must be at least {needed} for {dim} parameters; got {n_draws}."
+        )
+
+
+def as_key(seed: Any) -> PRNGKeyArray:
+    """A JAX key from an int or a key, new style or old."""
+    if isinstance(seed, int | np.integer) and not isinstance(seed, bool):
+        return jax.random.key(int(seed))
+    if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key) and seed.shape == ():
+        return seed
+    if isinstance(seed, jax.Array) and seed.dtype == jnp.uint32 and seed.shape == (2,):
+        return jax.random.wrap_key_data(seed)
+    raise TypeError(f"seed must be an int or one JAX key; got {type(seed).__name__}.")

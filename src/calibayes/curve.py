@@ -1,0 +1,112 @@
+r"""Coverage against the learning rate, near eta-hat, from the particles already there.
+
+The risk of every particle is known, so particles sampled at eta-hat answer for a learning rate nearby by
+reweighting, $\exp\{-(\eta - \hat\eta) R\}$, at no further evaluation of the loss. The curve reaches as far as half of
+the effective size lasts, and never below half of eta-hat or beyond twice.
+
+On each row the critical level rises with eta; where it passes the level asked for is the row's critical eta, at which
+its set just lets the point go. Eta-hat is the alpha-quantile of these, and the spread of that quantile over bootstrap
+samples, from its order statistics, is the standard error of eta-hat.
+"""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from calibayes.particles import Particles, ess_after, mean, reweight
+from calibayes.regions import Cloud, Point, Region
+from calibayes.target import Target, log_density
+
+_POINTS = 33
+_WIDEST = np.log(1.9)
+
+Estimate = Callable[[Particles, float], Float[Array, " K"]]
+
+
+class Curve(eqx.Module):
+    """Critical levels of every bootstrap row on a grid of learning rates around eta-hat."""
+
+    etas: Float[np.ndarray, " G"]
+    critical_levels: Float[np.ndarray, "G B"]
+    ess: Float[np.ndarray, " G"]
+    """Median effective size over rows after reweighting."""
+    level: float
+
+    def coverage(self, level: float | None = None) -> Float[np.ndarray, " G"]:
+        """Coverage at each eta of the grid, at any level."""
+        return (self.critical_levels <= (self.level if level is None else level)).mean(1)
+
+    def critical_etas(self, level: float | None = None) -> Float[np.ndarray, " B"]:
+        """Where each row's set lets the point go; 0 or infinite for rows that do so off the grid."""
+        wanted = self.level if level is None else level
+        inside = self.critical_levels <= wanted
+        # The last eta at which the point is inside: levels are noisy, and the set must have it up to there.
+        last = np.where(inside.any(0), inside.shape[0] - 1 - inside[::-1].argmax(0), -1)
+        rows = np.arange(inside.shape[1])
+        lower, upper = np.clip(last, 0, None), np.clip(last + 1, None, inside.shape[0] - 1)
+        a, b = self.critical_levels[lower, rows], self.critical_levels[upper, rows]
+        share = np.where(b > a, (wanted - a) / np.where(b > a, b - a, 1), 0)
+        log_eta = np.log(self.etas)
+        crossing = np.exp(log_eta[lower] + share * (log_eta[upper] - log_eta[lower]))
+        return np.where(last < 0, 0.0, np.where(last == inside.shape[0] - 1, np.inf, crossing))
+
+    def eta_se(self, level: float | None = None) -> float:
+        """Half the distance between the order statistics one standard error on either side of eta-hat."""
+        wanted = self.level if level is None else level
+        ordered = np.sort(self.critical_etas(wanted))
+        n = len(ordered)
+        spread = np.sqrt(n * wanted * (1 - wanted))
+        ranks = np.clip(np.array([-spread, spread]) + (1 - wanted) * n - 0.5, 0, n - 1)
+        low, high = (_between(ordered, rank) for rank in ranks)
+        return float((high - low) / 2) if low > 0 and np.isfinite(high) else float("inf")
+
+
+def local_curve(
+    target: Target, particles: Particles, eta: float, region: Region, estimate: Estimate | None, level: float, point: Array
+) -> Curve:
+    """The curve around `eta`. `estimate` gives the point on reweighted particles; None keeps `point`."""
+    half_width = _half_width(particles, eta)
+    etas = eta * np.exp(np.linspace(-half_width, half_width, _POINTS))
+    levels, sizes = [], []
+    for value in etas:
+        shifted, size = _shift(particles, jnp.asarray(value - eta))
+        at = point if estimate is None else estimate(shifted.row(0), float(value))
+        levels.append(np.asarray(critical_levels(target, shifted, jnp.asarray(value), region, at)))
+        sizes.append(float(size))
+    return Curve(etas, np.stack(levels), np.array(sizes), level)
+
+
+@eqx.filter_jit
+def critical_levels(
+    target: Target, particles: Particles, eta: Float[Array, ""], region: Region, point: Float[Array, " K"]
+) -> Float[Array, " B"]:
+    """The critical level of the point on every bootstrap row, the data's row left out."""
+    at = target.evaluate(jnp.broadcast_to(point[:, None, None], (target.dim, target.n_rows, 1)))
+    etas = jnp.full(target.n_rows, eta)
+    cloud = Cloud(particles.theta, particles.weights, log_density(particles, etas))
+    levels = region.critical_level(cloud, Point(point, log_density(at, etas)[:, 0]))
+    return levels[1:]
+
+
+@jax.jit
+def _shift(particles: Particles, step: Float[Array, ""]) -> tuple[Particles, Float[Array, ""]]:
+    steps = jnp.full(particles.risk.shape[0], step)
+    size = jnp.median(ess_after(particles.log_weights, particles.risk, steps))
+    return particles.with_log_weights(reweight(particles.log_weights, particles.risk, steps)), size
+
+
+def _half_width(particles: Particles, eta: float) -> float:
+    """How far log eta can go: the effective size falls by about exp(-variance of the log-weights)."""
+    risk = jnp.where(jnp.isfinite(particles.risk), particles.risk, 0.0)
+    centre = mean(risk[None], particles.weights)[0]
+    variance = mean(jnp.square(risk - centre[:, None])[None], particles.weights)[0]
+    return float(min(_WIDEST, np.sqrt(np.log(2) / max(eta**2 * float(jnp.median(variance)), 1e-12))))
+
+
+def _between(ordered: np.ndarray, rank: float) -> float:
+    low, high = ordered[int(np.floor(rank))], ordered[int(np.ceil(rank))]
+    return float(low if low == high else low + (rank % 1) * (high - low))

@@ -1,0 +1,144 @@
+r"""Losses: what the posterior holds a parameter accountable for.
+
+The generalized posterior is $\exp\{-\eta \sum_i r_i(\theta)\}\, p(\theta)$. A *linear* loss is
+$r_i(\theta) = \rho(x_i^\top\theta, y_i)$ for a scalar $\rho$, and takes the fast path of the risk
+engine; any other function of `(theta, datum)` is a `Generic` loss.
+
+Parameters of a loss (tau, delta) are arrays in its pytree: another value does not recompile.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from calibayes.functions import as_float, static
+
+
+class LinearLoss(eqx.Module):
+    """A loss `rho(prediction, y)` of a linear prediction `x @ theta`."""
+
+    location: ClassVar[bool] = False
+    """Whether rho depends on `y - prediction` alone, so that data can be centred."""
+    finite: ClassVar[bool] = True
+    """Whether rho is finite wherever the prediction is."""
+
+    @abstractmethod
+    def rho(self, prediction: Float[Array, "..."], y: Float[Array, ""]) -> Float[Array, "..."]:
+        """The loss at every prediction for one observation's y."""
+
+    def check(self, y: np.ndarray) -> None:
+        """Raise if `y` is nothing this loss can be asked about."""
+
+
+class _Location(LinearLoss):
+    location: ClassVar[bool] = True
+
+
+class Quantile(_Location):
+    """Check loss: the risk of the `tau`-th conditional quantile (paper, section 3.1)."""
+
+    tau: Float[Array, ""] = eqx.field(converter=as_float)
+
+    def __check_init__(self):
+        _require_fraction("tau", self.tau)
+
+    def rho(self, prediction, y):
+        residual = y - prediction
+        return jnp.maximum(self.tau * residual, (self.tau - 1) * residual)
+
+
+class Absolute(_Location):
+    """Absolute error: the median, on twice the scale of `Quantile(0.5)`."""
+
+    def rho(self, prediction, y):
+        return jnp.abs(y - prediction)
+
+
+class Squared(_Location):
+    """Half the squared error: the mean; at eta 1 a Gaussian likelihood with unit variance."""
+
+    def rho(self, prediction, y):
+        return 0.5 * jnp.square(y - prediction)
+
+
+class Huber(_Location):
+    """Half the squared error up to `delta`, linear beyond: a mean that outliers cannot drag."""
+
+    delta: Float[Array, ""] = eqx.field(converter=as_float, default=1.345)
+
+    def __check_init__(self):
+        if not float(self.delta) > 0:
+            raise ValueError(f"delta must be positive; got {float(self.delta)}.")
+
+    def rho(self, prediction, y):
+        size = jnp.abs(y - prediction)
+        inner = jnp.minimum(size, self.delta)
+        return inner * (size - 0.5 * inner)
+
+
+class Expectile(_Location):
+    """Asymmetric squared error; `Expectile(0.5)` is `Squared`."""
+
+    tau: Float[Array, ""] = eqx.field(converter=as_float)
+
+    def __check_init__(self):
+        _require_fraction("tau", self.tau)
+
+    def rho(self, prediction, y):
+        residual = y - prediction
+        return jnp.where(residual < 0, 1 - self.tau, self.tau) * jnp.square(residual)
+
+
+class _Margin(LinearLoss):
+    def check(self, y):
+        values = np.unique(y)
+        if not np.isin(values, (-1, 1)).all():
+            shown = ", ".join(f"{v:g}" for v in values[:5]) + (", ..." if values.size > 5 else "")
+            way_out = "Use 2 * y - 1." if np.isin(values, (0, 1)).all() else "Recode the two classes."
+            raise ValueError(f"y must be -1 or 1 for {type(self).__name__}; got {shown}. {way_out}")
+
+
+class Hinge(_Margin):
+    """Support vector machine, `2 max(0, 1 - y f)`, with the paper's factor 2; y is -1 or 1."""
+
+    def rho(self, prediction, y):
+        return 2 * jnp.maximum(0, 1 - y * prediction)
+
+
+class Logistic(_Margin):
+    """Logistic regression, `log(1 + exp(-y f))`; y is -1 or 1."""
+
+    def rho(self, prediction, y):
+        return jax.nn.softplus(-y * prediction)
+
+
+class Linear(LinearLoss):
+    """A linear loss from the user's own scalar function `fn(prediction, y)`."""
+
+    finite: ClassVar[bool] = False
+    fn: Callable[..., Any] = eqx.field(converter=static)
+
+    def rho(self, prediction, y):
+        return jnp.vectorize(self.fn)(prediction, y)
+
+
+class Generic(eqx.Module):
+    """Any loss `fn(theta, datum) -> scalar` of one observation."""
+
+    fn: Callable[..., Any] = eqx.field(converter=static)
+    sign: int = eqx.field(static=True, default=1)
+    """-1 where `fn` is a log-likelihood, whose negative is the loss."""
+
+    def __call__(self, theta: Float[Array, " K"], datum: PyTree[Array]) -> Float[Array, ""]:
+        return self.sign * self.fn(theta, datum)
+
+
+def _require_fraction(name: str, value: Float[Array, ""]) -> None:
+    if value.ndim != 0 or not 0 < float(value) < 1:
+        raise ValueError(f"{name} must be a number between 0 and 1, both excluded; got {value}.")

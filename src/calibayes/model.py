@@ -1,0 +1,48 @@
+"""A generalized posterior is a loss and a prior."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+
+from calibayes.losses import Generic, LinearLoss
+from calibayes.priors import as_prior
+
+
+class GibbsModel(eqx.Module):
+    """The posterior `exp(-eta * sum of losses) * prior`, for any learning rate eta.
+
+    `loss` is one of `calibayes.losses`, or any function `fn(theta, datum) -> scalar` of a parameter
+    vector and one observation; then `dim`, the number of parameters, is needed too. For linear losses
+    it is the number of columns of X.
+    """
+
+    loss: LinearLoss | Generic
+    prior: Any
+    dim: int | None = eqx.field(static=True)
+
+    def __init__(self, loss: LinearLoss | Callable[..., Any], prior: Any, *, dim: int | None = None):
+        if isinstance(loss, type):
+            raise TypeError(f"loss must be an instance: write {loss.__name__}(...), not {loss.__name__}.")
+        if not isinstance(loss, LinearLoss | Generic):
+            if not callable(loss):
+                raise TypeError(
+                    "loss must be one of calibayes.losses or a function of (theta, datum); "
+                    f"got {type(loss).__name__}."
+                )
+            loss = Generic(loss)
+        self.loss = loss
+        self.prior = as_prior(prior)
+        self.dim = dim if dim is not None else getattr(self.prior, "size", None)
+        if isinstance(loss, Generic) and self.dim is None:
+            raise ValueError(
+                "dim, the number of parameters, is needed with a loss of your own: "
+                "GibbsModel(loss, prior, dim=K)."
+            )
+        if self.dim is not None and self.dim < 1:
+            raise ValueError(f"dim must be at least 1; got {self.dim}.")
+
+    @classmethod
+    def from_log_likelihood(cls, fn: Callable[..., Any], prior: Any, *, dim: int) -> "GibbsModel":
+        """The model whose loss is minus `fn(theta, datum)`, the log-likelihood of one observation."""
+        return cls(Generic(fn, sign=-1), prior, dim=dim)

@@ -1,0 +1,165 @@
+r"""Weighted particles on many rows, and what is asked of them.
+
+Axes: K parameters, B rows, M particles. Parameters lead and particles are minor, because the risk
+engine runs over particles innermost. Weights are kept as logarithms, normalised to sum to one.
+No function here sorts: a share of particles on one side of a point is a comparison and a sum, and a
+quantile is found from such shares by bisection.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+
+class Particles(eqx.Module):
+    """M weighted particles on each of B rows, with what was evaluated at them."""
+
+    theta: Float[Array, "K B M"]
+    risk: Float[Array, "B M"]
+    log_prior: Float[Array, "B M"]
+    log_weights: Float[Array, "B M"]
+
+    @property
+    def weights(self) -> Float[Array, "B M"]:
+        return jnp.exp(self.log_weights)
+
+    def with_log_weights(self, log_weights: Float[Array, "B M"]) -> "Particles":
+        return Particles(self.theta, self.risk, self.log_prior, log_weights)
+
+    def row(self, index: int | slice) -> "Particles":
+        """Some rows; the rows' axis stays."""
+        rows = slice(index, index + 1) if isinstance(index, int) else index
+        return Particles(self.theta[:, rows], self.risk[rows], self.log_prior[rows], self.log_weights[rows])
+
+
+def uniform_log_weights(shape: tuple[int, int]) -> Float[Array, "B M"]:
+    return jnp.full(shape, -jnp.log(float(shape[-1])))
+
+
+def normalise(log_weights: Float[Array, "... M"]) -> Float[Array, "... M"]:
+    """Log-weights that sum to one; all minus infinity stays so, and has an effective size of zero."""
+    total = jax.nn.logsumexp(log_weights, axis=-1, keepdims=True)
+    return jnp.where(jnp.isfinite(total), log_weights - jnp.broadcast_to(total, log_weights.shape), -jnp.inf)
+
+
+def reweight(log_weights: Float[Array, "B M"], risk: Float[Array, "B M"], step: Float[Array, " B"]):
+    r"""Weights after eta moved by `step`: $W_t = w_{t-1}\, q^{\eta_t - \eta_{t-1}}$, normalised."""
+    return normalise(_unnormalised(log_weights, risk, step))
+
+
+def _unnormalised(log_weights, risk, step):
+    # A zero weight stays zero in both directions: 0 * inf must not turn up on the way down.
+    alive = jnp.isfinite(log_weights) & jnp.isfinite(risk)
+    return jnp.where(alive, log_weights - step[:, None] * jnp.where(alive, risk, 0.0), -jnp.inf)
+
+
+def ess(log_weights: Float[Array, "... M"]) -> Float[Array, "..."]:
+    """Effective sample size $(\\sum W)^2 / \\sum W^2$; weights need not be normalised."""
+    top = jnp.max(log_weights, axis=-1, keepdims=True)
+    scaled = jnp.exp(log_weights - jnp.broadcast_to(jnp.where(jnp.isfinite(top), top, 0.0), log_weights.shape))
+    total, squares = scaled.sum(-1), jnp.square(scaled).sum(-1)
+    return jnp.where(squares > 0, jnp.square(total) / jnp.where(squares > 0, squares, 1.0), 0.0)
+
+
+def ess_after(log_weights: Float[Array, "B M"], risk: Float[Array, "B M"], step: Float[Array, " B"]):
+    """The effective sample size that moving eta by `step` would leave."""
+    return ess(_unnormalised(log_weights, risk, step))
+
+
+def mean(theta: Float[Array, "K B M"], weights: Float[Array, "B M"]) -> Float[Array, "K B"]:
+    return (theta * weights[None]).sum(-1)
+
+
+def covariance(theta: Float[Array, "K B M"], weights: Float[Array, "B M"]) -> Float[Array, "B K K"]:
+    """Weighted, centred covariance of every row."""
+    centred = theta - mean(theta, weights)[:, :, None]
+    return jnp.einsum("kbm,jbm->bkj", centred * weights[None], centred)
+
+
+def factor(covariance: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
+    """Lower Cholesky factor; a nearly singular covariance gets a ridge, a collapsed one a tiny diagonal."""
+    dim = covariance.shape[-1]
+    eye = jnp.eye(dim, dtype=covariance.dtype)[None]
+    variance = jnp.maximum(jnp.diagonal(covariance, axis1=-2, axis2=-1), jnp.finfo(covariance.dtype).tiny)
+    scale = jnp.sqrt(variance)
+    correlation = covariance / (scale[:, :, None] * scale[:, None, :])
+    ridged = (correlation * (1 - eye) + eye + 1e-5 * eye) / (1 + 1e-5)
+    root = jnp.linalg.cholesky(ridged)
+    return scale[:, :, None] * jnp.where(jnp.isfinite(root), root, eye)
+
+
+def share_below(values: Float[Array, "... M"], weights: Float[Array, "... M"], point: Float[Array, "..."]):
+    """Weighted share of particles below a point; those equal to it count half."""
+    at = jnp.broadcast_to(point[..., None], values.shape)
+    side = jnp.where(values < at, 1.0, jnp.where(values == at, 0.5, 0.0))
+    return (side * weights).sum(-1)
+
+
+def quantile(
+    values: Float[Array, "... M"], weights: Float[Array, "... M"], probability: Float[Array, "..."]
+) -> Float[Array, "..."]:
+    """Smallest value with at least `probability` of the weight at or below it, to float32 resolution."""
+
+    def halve(_, bracket):
+        low, high = bracket
+        middle = 0.5 * (low + high)
+        at = jnp.broadcast_to(middle[..., None], values.shape)
+        enough = jnp.where(values <= at, weights, 0.0).sum(-1) >= probability
+        return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
+
+    bracket = (values.min(-1), values.max(-1))
+    return jax.lax.fori_loop(0, 40, halve, bracket)[1]
+
+
+def stratified(key: PRNGKeyArray, weights: Float[Array, " M"]) -> Int[Array, " M"]:
+    """Ancestors by stratified resampling (Kitagawa 1996): one uniform in each of M equal strata."""
+    size = weights.shape[0]
+    return _inverse_cdf(weights, jax.random.uniform(key, (size,)))
+
+
+def systematic(key: PRNGKeyArray, weights: Float[Array, " M"]) -> Int[Array, " M"]:
+    """Ancestors by systematic resampling: the same uniform in each of M equal strata."""
+    return _inverse_cdf(weights, jnp.full_like(weights, jax.random.uniform(key, ())))
+
+
+def _inverse_cdf(weights: Float[Array, " M"], uniforms: Float[Array, " M"]) -> Int[Array, " M"]:
+    size = weights.shape[0]
+    points = (jnp.arange(size, dtype=weights.dtype) + uniforms) / size
+    cdf = jnp.cumsum(weights)
+    # Ancestors with zero weight are never drawn: ties in the cdf resolve to the first particle that
+    # raised it, and rounding at the top to the last one.
+    last = jnp.max(jnp.where(weights > 0, jnp.arange(size), 0))
+    return jnp.minimum(jnp.searchsorted(cdf, points * cdf[-1], side="right"), last)
+
+
+RESAMPLING = {"stratified": stratified, "systematic": systematic}
+
+
+def resample(
+    keys: PRNGKeyArray, particles: Particles, where: Bool[Array, " B"], scheme: str = "stratified"
+) -> Particles:
+    """Particles with the chosen rows resampled to equal weights; nothing is done if no row is."""
+
+    def do() -> Particles:
+        ancestors = jax.vmap(RESAMPLING[scheme])(keys, particles.weights)
+        drawn = Particles(
+            jnp.take_along_axis(particles.theta, jnp.broadcast_to(ancestors[None], particles.theta.shape), -1),
+            jnp.take_along_axis(particles.risk, ancestors, -1),
+            jnp.take_along_axis(particles.log_prior, ancestors, -1),
+            uniform_log_weights(particles.risk.shape),
+        )
+        return choose(where, drawn, particles)
+
+    return jax.lax.cond(where.any(), do, lambda: particles)
+
+
+def choose(where: Bool[Array, " B"], new: Particles, old: Particles) -> Particles:
+    """`new` on the rows of `where`, `old` on the others."""
+    at = where[:, None]
+    return Particles(
+        jnp.where(at[None], new.theta, old.theta),
+        jnp.where(at, new.risk, old.risk),
+        jnp.where(at, new.log_prior, old.log_prior),
+        jnp.where(at, new.log_weights, old.log_weights),
+    )

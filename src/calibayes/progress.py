@@ -1,0 +1,54 @@
+"""What a calibration shows while it runs: one live line on a terminal or in a notebook, nothing in a pipe."""
+
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+
+class Reporter(Protocol):
+    """Told of the calibration as it goes."""
+
+    def phase(self, name: str) -> None: ...
+    def share(self, done: float) -> None: ...
+    def iteration(self, number: int, eta: float, coverage: float, ess: float) -> None: ...
+
+
+class LiveLine:
+    """Iteration, eta, coverage, effective size and time, with a bar for the way to the next eta."""
+
+    def __init__(self, show: bool, n_draws: int):
+        console = Console(stderr=True)
+        visible = show and (console.is_terminal or console.is_jupyter)
+        self._n_draws = n_draws
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=18),
+            TextColumn("[dim]{task.fields[phase]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not visible,
+        )
+        self._task = self._progress.add_task("starting", total=1.0, phase="")
+
+    def __enter__(self) -> "LiveLine":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def phase(self, name: str) -> None:
+        self._progress.update(self._task, phase=name, completed=0.0)
+
+    def share(self, done: float) -> None:
+        self._progress.update(self._task, completed=done)
+
+    def iteration(self, number: int, eta: float, coverage: float, ess: float) -> None:
+        line = f"iteration {number:3d}  eta {eta:.4g}  coverage {coverage:.3f}  ESS {ess / self._n_draws:4.0%}"
+        self._progress.update(self._task, description=line)

@@ -1,0 +1,165 @@
+r"""Credible regions, each answering with a critical level.
+
+The critical level of a point on a row is the smallest credible level at which the row's set contains the
+point. Coverage at any level is the share of rows whose critical level is at most that level, so one
+array answers for all of them.
+
+Which set is calibrated decides eta. `Box` is the product of the K marginal intervals, each at the level
+asked for, so as a joint set it holds less than that; `Simultaneous` is the box widened until it does.
+
+*Ties and plateaus.* Particles on the edge of a marginal interval count half. A highest-density set takes
+in a plateau of the density at once: the critical level of a point is the mass that is strictly denser, so
+where the density is piecewise constant (a 0-1 loss with a flat prior) sets hold more than their level.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from calibayes.functions import static
+from calibayes.particles import covariance, factor, mean, quantile, share_below
+
+
+class Cloud(eqx.Module):
+    """The posterior on every row as a region sees it."""
+
+    theta: Float[Array, "K B M"]
+    weights: Float[Array, "B M"]
+    log_density: Float[Array, "B M"]
+
+
+class Point(eqx.Module):
+    """The point to be covered, and its log-density on every row."""
+
+    theta: Float[Array, " K"]
+    log_density: Float[Array, " B"]
+
+
+class Region(eqx.Module):
+    """A family of sets, nested in the level."""
+
+    def check(self, dim: int) -> None:
+        """Raise if the region makes no sense for `dim` parameters."""
+
+    @abstractmethod
+    def critical_level(self, cloud: Cloud, point: Point) -> Float[Array, " B"]:
+        """The smallest level at which each row's set contains the point."""
+
+
+class HPD(Region):
+    """Highest posterior density: all points at least as dense as some threshold."""
+
+    def critical_level(self, cloud, point):
+        denser = cloud.log_density > point.log_density[:, None]
+        return jnp.where(denser, cloud.weights, 0.0).sum(-1)
+
+
+class Ellipsoid(Region):
+    """Points within a Mahalanobis distance of the posterior mean.
+
+    An ellipsoid fitted to the particles it ranks holds too many of them, by about K / M. So each half of the
+    particles is ranked by the ellipsoid of the other half, and the two answers are averaged.
+    """
+
+    def critical_level(self, cloud, point):
+        half = cloud.theta.shape[-1] // 2
+        first, second = _part(cloud, slice(None, half)), _part(cloud, slice(half, None))
+        return 0.5 * (_mass_within(first, second, point) + _mass_within(second, first, point))
+
+
+class Box(Region):
+    """The product of the K equal-tailed marginal intervals, each at the level. The paper's, by its numbers."""
+
+    def critical_level(self, cloud, point):
+        return _marginal_levels(cloud, point).max(0)
+
+
+class Simultaneous(Region):
+    """The box of marginal intervals, all at the one level that gives the box the mass asked for."""
+
+    def critical_level(self, cloud, point):
+        marginal = _marginal_levels(cloud, point).max(0)
+        dim = cloud.theta.shape[0]
+        weights = jnp.broadcast_to(cloud.weights[None], cloud.theta.shape)
+        tail = jnp.broadcast_to(0.5 * (1 - marginal)[None], (dim, *marginal.shape))
+        low, high = quantile(cloud.theta, weights, tail), quantile(cloud.theta, weights, 1 - tail)
+        inside = (cloud.theta > low[:, :, None]) & (cloud.theta < high[:, :, None])
+        return jnp.where(inside.all(0), cloud.weights, 0.0).sum(-1)
+
+
+class Interval(Region):
+    """The equal-tailed interval of one parameter."""
+
+    index: int = eqx.field(static=True)
+
+    def check(self, dim):
+        if not 0 <= self.index < dim:
+            raise ValueError(f"Interval({self.index}) asks for a parameter that is not there: there are {dim}, from 0.")
+
+    def critical_level(self, cloud, point):
+        below = share_below(cloud.theta[self.index], cloud.weights, _repeat(point.theta[self.index], cloud))
+        return jnp.abs(2 * below - 1)
+
+
+class Functional(Region):
+    """The equal-tailed interval of a scalar function of the parameters, `fn(theta) -> scalar`."""
+
+    fn: Callable[..., Any] = eqx.field(converter=static)
+
+    def check(self, dim):
+        out = jax.eval_shape(self.fn, jax.ShapeDtypeStruct((dim,), jnp.zeros(()).dtype))
+        if getattr(out, "shape", None) != ():
+            raise ValueError(f"Functional(fn) needs a function with a scalar value; got {out}.")
+
+    def critical_level(self, cloud, point):
+        values = jax.vmap(jax.vmap(self.fn, 1), 1)(cloud.theta)
+        return jnp.abs(2 * share_below(values, cloud.weights, _repeat(self.fn(point.theta), cloud)) - 1)
+
+
+REGIONS = {"hpd": HPD, "ellipsoid": Ellipsoid, "box": Box, "simultaneous": Simultaneous}
+
+
+def as_region(region: str | Region) -> Region:
+    """A region from its name."""
+    if isinstance(region, Region):
+        return region
+    if region not in REGIONS:
+        raise ValueError(
+            f"region must be one of {', '.join(REGIONS)}, or calibayes.regions.Interval(k) or Functional(fn); "
+            f"got {region!r}."
+        )
+    return REGIONS[region]()
+
+
+def _marginal_levels(cloud: Cloud, point: Point) -> Float[Array, "K B"]:
+    def one(theta, at):
+        return jnp.abs(2 * share_below(theta, cloud.weights, _repeat(at, cloud)) - 1)
+
+    return jax.lax.map(lambda pair: one(*pair), (cloud.theta, point.theta))
+
+
+def _repeat(value: Float[Array, ""], cloud: Cloud) -> Float[Array, " B"]:
+    return jnp.broadcast_to(value, cloud.weights.shape[:1])
+
+
+def _part(cloud: Cloud, which: slice) -> Cloud:
+    weights = cloud.weights[:, which]
+    return Cloud(cloud.theta[:, :, which], weights / weights.sum(-1, keepdims=True), cloud.log_density[:, which])
+
+
+def _mass_within(shape: Cloud, ranked: Cloud, point: Point) -> Float[Array, " B"]:
+    """Share of `ranked` closer to the mean than the point, in the ellipsoid of `shape`."""
+    centre = mean(shape.theta, shape.weights)
+    root = factor(covariance(shape.theta, shape.weights))
+    whiten = jax.scipy.linalg.solve_triangular(root, jnp.broadcast_to(jnp.eye(len(centre)), root.shape), lower=True)
+
+    def distance(theta):
+        return jnp.square(jnp.einsum("bkj,jbm->kbm", whiten, theta - centre[:, :, None])).sum(0)
+
+    at_point = distance(jnp.broadcast_to(point.theta[:, None, None], (*centre.shape, 1)))
+    return jnp.where(distance(ranked.theta) < at_point, ranked.weights, 0.0).sum(-1)

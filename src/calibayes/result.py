@@ -1,0 +1,131 @@
+"""What came out of a calibration."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from calibayes.curve import Curve
+from calibayes.model import GibbsModel
+from calibayes.regions import Region
+
+
+class Coverage(float):
+    """A share of bootstrap rows, with a 95% interval for the probability behind it."""
+
+    n_rows: int
+
+    def __new__(cls, covered: int, n_rows: int) -> "Coverage":
+        share = super().__new__(cls, covered / n_rows)
+        share.n_rows = n_rows
+        return share
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's score interval."""
+        n, z = self.n_rows, NormalDist().inv_cdf(0.975)
+        centre = (self + z * z / (2 * n)) / (1 + z * z / n)
+        half = z * math.sqrt(self * (1 - self) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+        return max(0.0, centre - half), min(1.0, centre + half)
+
+    def __repr__(self) -> str:
+        low, high = self.interval
+        return f"{float(self):.3f} ({low:.3f} to {high:.3f})"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One iteration: where the search was and what it found there."""
+
+    iteration: int
+    eta: float
+    coverage: float
+    ess: float
+    """Median over rows of the effective number of particles (for chains, of draws)."""
+    ess_min: float
+    rungs: int
+    acceptance: float
+    seconds: float
+    """Since the calibration began, compilation included."""
+    intervals: Float[np.ndarray, "K 2"] = field(repr=False)
+    """Marginal credible intervals on the data at this eta, at the level asked for."""
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """A calibrated posterior, and how sure we are of its learning rate."""
+
+    eta: float
+    eta_se: float
+    """Simulation error of eta from finitely many bootstrap rows and particles; not its variation over datasets."""
+    coverage: Coverage
+    """Estimated coverage at eta of the region's sets at `level`."""
+    converged: bool
+    message: str
+    trace: list[Record]
+    draws: Float[np.ndarray, "M K"]
+    """Equally weighted draws of the calibrated posterior on the data."""
+    curve: Curve
+    estimate: Float[np.ndarray, " K"]
+    """The point the sets were asked to cover."""
+    level: float
+    names: list[str]
+    region: Region = field(repr=False)
+    model: GibbsModel = field(repr=False)
+    data: Any = field(repr=False)
+    counts: Float[np.ndarray, "B N"] = field(repr=False)
+    settings: dict[str, Any] = field(repr=False)
+
+    def __repr__(self) -> str:
+        state = "" if self.converged else f"\n  NOT CONVERGED: {self.message}"
+        return (
+            f"Result(eta = {self.eta:.4g} +- {self.eta_se:.2g}, coverage = {self.coverage!r} "
+            f"of {self.level:g} {type(self.region).__name__} sets, {len(self.trace)} iterations){state}"
+        )
+
+    def marginal_intervals(self) -> Float[np.ndarray, "K 2"]:
+        """Equal-tailed marginal intervals of the calibrated posterior, all at the one eta."""
+        tail = (1 - self.level) / 2
+        return np.quantile(self.draws, [tail, 1 - tail], axis=0).T
+
+    def summary(self) -> str:
+        """A table of the calibration and of the calibrated posterior, as text."""
+        percent = f"{self.level:.0%}" if round(self.level * 100) == self.level * 100 else f"{self.level:.1%}"
+        table = [["", "mean", "sd", f"{percent} low", f"{percent} high"]]
+        intervals = self.marginal_intervals()
+        for k, name in enumerate(self.names):
+            column = self.draws[:, k]
+            table.append([name, *(f"{v:.4g}" for v in (column.mean(), column.std(), *intervals[k]))])
+        head = [
+            f"learning rate   {self.eta:.4g} (standard error {self.eta_se:.2g})",
+            f"coverage        {self.coverage!r} for {percent} {type(self.region).__name__} sets",
+            f"status          {'converged' if self.converged else 'NOT CONVERGED'}: {self.message}",
+            "",
+        ]
+        return "\n".join([*head, *_aligned(table)])
+
+    def to_datatree(self) -> Any:
+        """An ArviZ DataTree of the calibrated posterior, with the calibration in its attributes."""
+        try:
+            import arviz_base
+        except ImportError as error:
+            raise ImportError("to_datatree needs ArviZ: pip install 'calibayes[arviz]'.") from error
+        attributes = {"eta": self.eta, "eta_se": self.eta_se, "level": self.level, "region": repr(self.region)}
+        return arviz_base.from_dict(
+            {"posterior": {"theta": self.draws[None]}},
+            coords={"parameter": self.names},
+            dims={"theta": ["parameter"]},
+            attrs={"posterior": attributes | {"converged": int(self.converged), "message": self.message}},
+        )
+
+
+def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))])
+        for row in table
+    ]

@@ -1,0 +1,133 @@
+"""GPC-MCMC's sampler: one chain a row, run anew at every learning rate (paper, section 2.1, figure 1)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from calibayes.bootstrap import row_keys
+from calibayes.diagnostics import multi_ess_of
+from calibayes.kernels import RAM, RWMH, Kernel
+from calibayes.particles import Particles, covariance, uniform_log_weights
+from calibayes.samplers.base import Reach, Sampler
+from calibayes.samplers.start import Pilot
+from calibayes.target import Target, evaluate
+
+_CHUNK = 500
+
+
+class MCMCState(eqx.Module):
+    """The kept draws of every row's chain at `eta`, and what the next run starts from."""
+
+    particles: Particles
+    eta: Float[Array, ""]
+    adaptation: Any
+    key: PRNGKeyArray
+    steps: Int[Array, ""]
+    invalid: Int[Array, ""]
+    acceptance: Float[Array, ""]
+
+
+class MCMC(Sampler):
+    """`n_draws` kept draws of one chain on every row, after `n_warmup` that adapt the kernel and are dropped.
+
+    The kernel stops adapting with the warm-up, so that the kept chain is Markov.
+    """
+
+    n_draws: int = eqx.field(static=True, default=20_000)
+    n_warmup: int = eqx.field(static=True, default=2_000)
+    kernel: Kernel = eqx.field(default_factory=RAM)
+
+    def __check_init__(self):
+        if self.n_warmup < 0:
+            raise ValueError(f"n_warmup must not be negative; got {self.n_warmup}.")
+        if isinstance(self.kernel, RWMH):
+            raise TypeError("kernel RWMH learns from a population of particles; for a chain use kernels.RAM().")
+
+    def check(self, target: Target) -> None:
+        self.kernel.check(target)
+
+    def init(self, key: PRNGKeyArray, target: Target, pilot: Pilot) -> MCMCState:
+        pick_key, walk_key = jax.random.split(key)
+        theta = jax.vmap(lambda k: jax.random.choice(k, pilot.particles.theta[:, 0], axis=-1), out_axes=1)(
+            row_keys(pick_key, target.n_rows)
+        )
+        guess = covariance(pilot.particles.theta, pilot.particles.weights)
+        adaptation = self.kernel.init(jnp.broadcast_to(guess, (target.n_rows, *guess.shape[1:])))
+        state = MCMCState(
+            evaluate(target, theta[:, :, None]),
+            eta=jnp.asarray(pilot.eta),
+            adaptation=adaptation,
+            key=walk_key,
+            steps=jnp.zeros((), int),
+            invalid=jnp.zeros((), int),
+            acceptance=jnp.zeros(()),
+        )
+        return self.move(target, state, pilot.eta, lambda share: None)
+
+    def move(
+        self, target: Target, state: MCMCState, eta: float, on_step: Callable[[float], None]
+    ) -> MCMCState:
+        keys = row_keys(state.key, target.n_rows)
+        last = jax.tree.map(lambda leaf: leaf[..., -1:], state.particles)
+        at = jnp.full(target.n_rows, eta)
+        adaptation, steps, invalid = state.adaptation, state.steps, state.invalid
+        kept: list[Particles] = []
+        acceptance = state.acceptance
+        total = self.n_warmup + self.n_draws
+        for begin, end in _chunks(self.n_warmup, self.n_draws):
+            adapt = begin < self.n_warmup
+            last, adaptation, chain, info = _run(
+                keys, target, at, last, adaptation, steps, self.kernel, end - begin, adapt
+            )
+            steps, invalid = steps + (end - begin), invalid + info.invalid.sum()
+            if not adapt:
+                kept.append(chain)
+                acceptance = info.acceptance.mean()
+            acceptance.block_until_ready()
+            on_step(end / total)
+        return MCMCState(_join(kept), jnp.asarray(eta), adaptation, state.key, steps, invalid, acceptance)
+
+    def reach(self, state: MCMCState, eta: float) -> Reach:
+        n_rows = state.particles.risk.shape[0]
+        none = jnp.zeros(n_rows, bool)
+        stuck = (state.particles.risk == state.particles.risk[:, :1]).all(-1)
+        sizes = _multi_ess(state.particles.theta)
+        return Reach(none, stuck, int(state.invalid), 1, float(state.acceptance), sizes)
+
+
+def _chunks(n_warmup: int, n_draws: int) -> list[tuple[int, int]]:
+    """Pieces of the run, short enough to be interrupted, none across the end of the warm-up."""
+    edges = [*range(0, n_warmup, _CHUNK), *range(n_warmup, n_warmup + n_draws, _CHUNK), n_warmup + n_draws]
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+@eqx.filter_jit
+def _run(keys, target, eta, last, adaptation, steps, kernel, length, adapt):
+    """`length` steps of every row's chain."""
+
+    def step(carry, i):
+        particles, adaptation = carry
+        step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, steps + i)
+        particles, adaptation, info = kernel.step(step_keys, target, eta, particles, adaptation, adapt)
+        kept = (particles.theta[..., 0], particles.risk[..., 0], particles.log_prior[..., 0])
+        return (particles, adaptation), (kept, info)
+
+    (last, adaptation), (kept, info) = jax.lax.scan(step, (last, adaptation), jnp.arange(length))
+    theta, risk, log_prior = (jnp.moveaxis(leaf, 0, -1) for leaf in kept)
+    chain = Particles(theta, risk, log_prior, uniform_log_weights(risk.shape))
+    return last, adaptation, chain, info
+
+
+@jax.jit
+def _join(chains: list[Particles]) -> Particles:
+    joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, -1), *chains)
+    return joined.with_log_weights(uniform_log_weights(joined.risk.shape))
+
+
+@jax.jit
+def _multi_ess(theta: Float[Array, "K B R"]) -> Float[Array, " B"]:
+    return jax.lax.map(lambda row: multi_ess_of(row.T), jnp.moveaxis(theta, 1, 0))

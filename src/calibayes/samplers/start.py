@@ -1,0 +1,111 @@
+"""Where particles come from: the prior, by a ladder; or a posterior nearby, by forgetting it.
+
+*From the prior*: ASMC* from eta 0, with coarse rungs. It needs no hint, no gradient and no mode.
+
+*By MCMC*, as the paper suggests: every particle is a chain of its own, started from a draw of the
+posterior on the data, and moved at a fixed eta until the row has forgotten its start: until the
+correlation, over particles, between where they started and where they are has died away in every
+parameter. A row that does not get there in `max_moves` is reported.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from calibayes.bootstrap import row_keys
+from calibayes.kernels import RWMH
+from calibayes.particles import Particles, covariance, mean, resample
+from calibayes.samplers.asmc import Ladder, Walkers, climb, keep_still, move, start_walking
+from calibayes.target import Target, evaluate
+
+FORGOTTEN = 0.1
+_CHUNK = 16
+_PILOT_RUNGS = 2_000
+
+
+class Pilot(NamedTuple):
+    """Draws of the posterior on the data at `eta`, and the target with its reference among them."""
+
+    target: Target
+    particles: Particles
+    eta: float
+    forgot: bool
+
+
+def from_prior(key: PRNGKeyArray, target: Target, eta: float, n_particles: int) -> Walkers:
+    """Particles at `eta` on every row, by ASMC* from the prior."""
+    theta = target.model.prior.sample(key, (n_particles, target.dim)).astype(target.reference.dtype)
+    theta = jnp.broadcast_to(theta.T[:, None, :], (target.dim, target.n_rows, n_particles))
+    particles = evaluate(target, theta)
+    ladder = Ladder(RWMH(), ess_target=0.5, resample_below=0.9, n_moves=4 + target.dim, resampling="stratified")
+    guess = covariance(particles.theta, particles.weights)
+    walkers = start_walking(ladder.kernel, particles, 0.0, guess)
+    keys = row_keys(key, target.n_rows)
+    for _ in range(_PILOT_RUNGS // _CHUNK):
+        walkers = climb(keys, target, walkers, jnp.asarray(eta), ladder, _CHUNK)
+        if bool((walkers.eta == eta).all()):
+            return walkers
+    raise RuntimeError(
+        f"the ladder from the prior did not reach eta = {eta:g} in {_PILOT_RUNGS} rungs. The prior may be very far from "
+        "the data: choose a narrower one, or pass draws of the posterior (draws=)."
+    )
+
+
+def pilot(
+    key: PRNGKeyArray, target: Target, eta: float, n_particles: int, draws: Float[Array, "M K"] | None
+) -> Pilot:
+    """The posterior on the data at `eta`, from the prior or from the user's draws of it."""
+    data = target.row(0)
+    climb_key, forget_key, pick_key = jax.random.split(key, 3)
+    if draws is None:
+        particles = from_prior(climb_key, data, eta, n_particles).particles
+    else:
+        picked = jax.random.choice(pick_key, draws, (n_particles,), replace=len(draws) < n_particles)
+        particles = evaluate(data, picked.T[:, None, :])
+    everywhere = jnp.ones(1, bool)
+    particles = resample(row_keys(pick_key, 1), particles, everywhere)
+    target = target.recentre(mean(particles.theta, particles.weights)[:, 0])
+    start = evaluate(target.row(0), particles.theta)
+    walkers, forgot = by_mcmc(forget_key, target.row(0), start, eta)
+    return Pilot(target, walkers.particles, eta, bool(forgot.all()))
+
+
+def by_mcmc(
+    key: PRNGKeyArray, target: Target, particles: Particles, eta: float, max_moves: int = 2_000
+) -> tuple[Walkers, Bool[Array, " B"]]:
+    """Particles moved at `eta` until each row has forgotten its start; and which rows have."""
+    kernel = RWMH()
+    walkers = start_walking(kernel, particles, eta, covariance(particles.theta, particles.weights))
+    keys = row_keys(key, target.n_rows)
+    forgot = jnp.zeros(target.n_rows, bool)
+    for _ in range(max_moves // _CHUNK):
+        walkers, forgot = _forget(keys, target, walkers, forgot, particles.theta, kernel)
+        if bool(forgot.all()):
+            break
+    return walkers, forgot
+
+
+@eqx.filter_jit
+def _forget(keys, target, walkers, forgot, start, kernel):
+    """A few moves of every row that still remembers, and which rows do not any more."""
+
+    def body(_, carry):
+        walkers, forgot = carry
+        moved = keep_still(forgot, walkers, move(keys, target, walkers, kernel))
+        weights = moved.particles.weights
+        memory = jnp.abs(_correlation(start, moved.particles.theta, weights)).max(0)
+        return moved, forgot | (memory < FORGOTTEN)
+
+    return jax.lax.fori_loop(0, _CHUNK, body, (walkers, forgot))
+
+
+def _correlation(a: Array, b: Array, weights: Array) -> Float[Array, "K B"]:
+    def centre(values):
+        return values - mean(values, weights)[:, :, None]
+
+    a, b = centre(a), centre(b)
+    power = mean(a * a, weights) * mean(b * b, weights)
+    return mean(a * b, weights) / jnp.sqrt(jnp.where(power > 0, power, 1.0))

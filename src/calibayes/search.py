@@ -1,0 +1,66 @@
+r"""Where to go next: the stochastic approximation of the learning rate (paper, section 2.1).
+
+$$ \eta_{s+1} = \eta_s + \varsigma\,[\hat c(\eta_s) - (1 - \alpha)] $$
+
+The step $\varsigma = l^{-0.51}$ follows Kesten's rule, by which $l$ grows only when eta turns round and coverage is below
+one; or Syring and Martin's, by which it grows at every step. States hold arrays of any shape.
+"""
+
+from abc import abstractmethod
+from typing import Any, Literal
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from calibayes.functions import as_float
+
+
+class Search(eqx.Module):
+    """A rule for the next learning rate."""
+
+    @abstractmethod
+    def init(self, eta: Float[Array, "..."]) -> Any:
+        """The state at the first learning rate, with `eta` in it."""
+
+    @abstractmethod
+    def update(self, state: Any, coverage: Float[Array, "..."], level: float) -> Any:
+        """The state with the next `eta`, given the coverage at the present one."""
+
+
+class RobbinsMonroState(eqx.Module):
+    eta: Float[Array, "..."]
+    clock: Float[Array, "..."]
+    """The paper's l."""
+    direction: Float[Array, "..."]
+    """Sign of the last step, 0 before the first."""
+
+
+class RobbinsMonro(Search):
+    """Stochastic approximation with a step that shrinks.
+
+    `gain` multiplies the step; the paper's 1 suits learning rates of the order of one. Eta stays positive: a step
+    that would take it to zero or below halves it instead.
+    """
+
+    step: Literal["kesten", "syring-martin"] = eqx.field(static=True, default="kesten")
+    gain: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
+
+    def __check_init__(self):
+        if self.step not in ("kesten", "syring-martin"):
+            raise ValueError(f"step must be 'kesten' or 'syring-martin'; got {self.step!r}.")
+        if not float(self.gain) > 0:
+            raise ValueError(f"gain must be positive; got {float(self.gain)}.")
+
+    def init(self, eta):
+        return RobbinsMonroState(eta, jnp.ones_like(eta), jnp.zeros_like(eta))
+
+    def update(self, state, coverage, level):
+        error = coverage - level
+        direction = jnp.sign(error)
+        turned = (direction * state.direction < 0) & (coverage < 1)
+        clock = state.clock + jnp.where(turned, 1.0, 0.0) if self.step == "kesten" else state.clock
+        eta = state.eta + self.gain * clock**-0.51 * error
+        if self.step == "syring-martin":
+            clock = clock + 1
+        return RobbinsMonroState(jnp.where(eta > 0, eta, 0.5 * state.eta), clock, direction)

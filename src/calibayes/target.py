@@ -1,0 +1,125 @@
+"""A model, data and counts make one density on every row."""
+
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from calibayes.losses import LinearLoss
+from calibayes.model import GibbsModel
+from calibayes.particles import Particles, uniform_log_weights
+from calibayes.risk import BLOCK, generic_losses, linear_losses, weighted_risk
+
+
+class Target(eqx.Module):
+    """The density `exp(-eta * risk) * prior` on B rows of counts. Row 0 is the data, counted once each.
+
+    Observations lie in G blocks of L, the last filled up with observations that no row counts.
+    Risks are relative to the risk of `reference`, which cancels from everything but their size.
+    """
+
+    model: GibbsModel
+    data: PyTree[Array]
+    """Blocks of observations; for linear losses `(x, y, offset)`, the prediction `offset + x @ (theta - reference)`."""
+    counts: Float[Array, "G L B"]
+    reference: Float[Array, " K"]
+    base: Float[Array, "G L"]
+    """The loss of every observation at the reference."""
+
+    @property
+    def dim(self) -> int:
+        return self.reference.shape[0]
+
+    @property
+    def n_rows(self) -> int:
+        return self.counts.shape[-1]
+
+    @property
+    def linear(self) -> bool:
+        return isinstance(self.model.loss, LinearLoss)
+
+    def row(self, index: int) -> "Target":
+        """The target of one row alone."""
+        return replace(self, counts=self.counts[:, :, index : index + 1])
+
+    def risk(self, theta: Float[Array, "K B M"]) -> Float[Array, "B M"]:
+        """Risk relative to the reference. Infinite is a density of zero; NaN, a loss that failed."""
+        loss = self.model.loss
+        if isinstance(loss, LinearLoss):
+            losses_of = linear_losses(loss.rho, theta - self.reference[:, None, None])
+            finite = loss.finite
+        else:
+            losses_of, finite = generic_losses(loss, theta), False
+        risk = weighted_risk(losses_of, self.data, self.base, self.counts, theta.shape[-1], finite)
+        return jnp.where(risk == -jnp.inf, jnp.nan, risk)
+
+    def log_prior(self, theta: Float[Array, "K B M"]) -> Float[Array, "B M"]:
+        return jax.vmap(jax.vmap(self.model.prior.log_prob, 1), 1)(theta)
+
+    def evaluate(self, theta: Float[Array, "K B M"]) -> Particles:
+        """Particles of equal weight."""
+        return Particles(theta, self.risk(theta), self.log_prior(theta), uniform_log_weights(theta.shape[1:]))
+
+    def recentre(self, reference: Float[Array, " K"]) -> "Target":
+        """The same target with risks relative to another reference."""
+        return _recentre(self, reference)
+
+
+def log_density(particles: Particles, eta: Float[Array, " B"]) -> Float[Array, "B M"]:
+    r"""$\log\gamma(\theta) = -\eta R(\theta) + \log p(\theta)$; minus infinity where a loss is no number."""
+    value = -eta[:, None] * particles.risk + particles.log_prior
+    return jnp.where(jnp.isfinite(particles.risk) & ~jnp.isnan(value), value, -jnp.inf)
+
+
+evaluate = eqx.filter_jit(Target.evaluate)
+
+
+def make_target(model: GibbsModel, data: Any, counts: np.ndarray, dim: int) -> Target:
+    """The target of checked data (arrays on the host) and bootstrap counts (B, N), the data put first.
+
+    The first reference of a location loss is the least-squares fit, taken off the data in float64:
+    an offset of a million in y costs no digits. Any other loss starts from zero.
+    """
+    n = len(jax.tree.leaves(data)[0])
+    rows = np.concatenate([np.ones((1, n), np.float32), np.asarray(counts, np.float32)])
+    reference = np.zeros(dim)
+    if isinstance(model.loss, LinearLoss):
+        x, y = data
+        if model.loss.location:
+            reference = np.linalg.lstsq(x, y)[0]
+            y = y - x @ reference
+        data = (x, y, np.zeros(n))
+    target = Target(
+        model=model,
+        data=jax.tree.map(lambda leaf: _blocks(leaf, fill=leaf[-1]), data),
+        counts=_blocks(rows.T, fill=np.zeros(len(rows), np.float32)),
+        reference=jnp.asarray(reference, float),
+        base=jnp.zeros((-(-n // BLOCK), BLOCK)),
+    )
+    return target.recentre(target.reference)
+
+
+@eqx.filter_jit
+def _recentre(target: Target, reference: Float[Array, " K"]) -> Target:
+    loss = target.model.loss
+    data = target.data
+    if isinstance(loss, LinearLoss):
+        x, y, offset = data
+        shift = jnp.tensordot(x, reference - target.reference, 1)
+        data = (x, y - shift, offset) if loss.location else (x, y, offset + shift)
+        base = jax.vmap(jax.vmap(loss.rho))(data[2], data[1])
+    else:
+        base = jax.vmap(jax.vmap(loss, (None, 0)), (None, 0))(reference, data).astype(float)
+    base = jnp.where(jnp.isfinite(base), base, 0.0)
+    return replace(target, data=data, reference=reference, base=base)
+
+
+def _blocks(leaf: np.ndarray, fill: Any) -> Array:
+    padding = np.broadcast_to(fill, (-len(leaf) % BLOCK, *leaf.shape[1:]))
+    blocks = np.concatenate([leaf, padding]).reshape(-1, BLOCK, *leaf.shape[1:])
+    is_float = np.issubdtype(leaf.dtype, np.floating)
+    return jnp.asarray(blocks, float if is_float else None)
