@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
 
 class Bootstrap(eqx.Module):
@@ -102,18 +102,18 @@ class Cluster(Bootstrap):
         if self.n_groups < 2:
             raise ValueError("groups must name at least two clusters; got one.")
 
-    def row(self, key, n):
+    def row(self, key, n):  # noqa: ARG002
         drawn = _tally(jax.random.randint(key, (self.n_groups,), 0, self.n_groups), self.n_groups)
         return drawn[self.groups]
 
 
-def row_keys(key: PRNGKeyArray, n_rows: int) -> PRNGKeyArray:
+def row_keys(key: PRNGKeyArray, n_rows: int) -> Key[Array, " B"]:
     """A key for every row, the same whatever the number of rows."""
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(n_rows))
 
 
 @eqx.filter_jit
-def _draw(bootstrap: Bootstrap, keys: PRNGKeyArray, n: int) -> Float[Array, "B N"]:
+def _draw(bootstrap: Bootstrap, keys: Key[Array, " B"], n: int) -> Float[Array, "B N"]:
     return jax.lax.map(lambda key: bootstrap.row(key, n), keys)
 
 

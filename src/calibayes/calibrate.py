@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from calibayes.bootstrap import Bootstrap
 from calibayes.checks import (
@@ -25,6 +25,7 @@ from calibayes.checks import (
 )
 from calibayes.curve import critical_levels, local_curve
 from calibayes.estimate import ESTIMATES, point_estimate
+from calibayes.functions import as_float
 from calibayes.model import GibbsModel
 from calibayes.particles import Particles, quantile, resample
 from calibayes.progress import LiveLine
@@ -64,16 +65,20 @@ def calibrate(
     Args:
         model: a `GibbsModel`.
         data: `(X, y)` for linear losses; else a pytree of arrays with observations leading.
-        region: which set: `"hpd"`, `"ellipsoid"`, `"box"`, `"simultaneous"`, `regions.Interval(k)`, `regions.Functional(fn)`.
+        level: the credible level that coverage should meet.
+        region: which set: `"hpd"`, `"ellipsoid"`, `"box"`, `"simultaneous"`, `regions.Interval(k)` or
+            `regions.Functional(fn)`.
         sampler: `"smc"` (what `"auto"` takes), `"mcmc"`, or an `SMC(...)` or `MCMC(...)`.
         search: the rule for the next eta; `RobbinsMonro()` unless told.
         bootstrap: a number of rows (500 unless told), one of `calibayes.bootstrap`, or counts (B, N).
         estimate: what the sets should cover: `"mean"`, `"mode"`, `"minimizer"`, or `fn(draws, weights)`.
         eta_init: where the search starts; 1 unless told.
         tolerance: the search stops when coverage is closer than this to `level`.
+        max_iterations: of the search.
         draws: (M, K) draws of the posterior at `eta_init` to start from; else the start is from the prior.
         names: of the parameters; else the columns of a data frame.
         seed: an int or a JAX key.
+        progress: show a live line on a terminal or in a notebook.
 
     Interrupted (Ctrl-C), it returns the best result so far.
     """
@@ -88,7 +93,13 @@ def calibrate(
     check_draws(sampler.n_draws, observations.dim)
     if not callable(estimate) and estimate not in ESTIMATES:
         raise ValueError(f"estimate must be one of {', '.join(ESTIMATES)} or a function; got {estimate!r}.")
-    keys = dict(zip(("rows", "start", "check", "pilot", "walk", "point", "draws"), jax.random.split(as_key(seed), 7), strict=True))
+    keys = dict(
+        zip(
+            ("rows", "start", "check", "pilot", "walk", "point", "draws"),
+            jax.random.split(as_key(seed), 7),
+            strict=True,
+        )
+    )
 
     counts = np.asarray(rows.counts(keys["rows"], observations.n)) if isinstance(rows, Bootstrap) else rows
     target = make_target(model, observations.data, counts, observations.dim)
@@ -99,7 +110,7 @@ def calibrate(
         return point_estimate(estimate, keys["point"], target.row(0), particles, eta)
 
     eta = 1.0 if eta_init is None else float(eta_init)
-    searching = search.init(jnp.asarray(eta))
+    searching = search.init(as_float(eta))
     trace: list[Record] = []
     found: _Found | None = None
     outcome = f"stopped after {max_iterations} iterations, short of the tolerance {tolerance:g}"
@@ -114,11 +125,13 @@ def calibrate(
             for iteration in range(1, max_iterations + 1):
                 reach = sampler.reach(state, eta)
                 if bool(reach.short.any()):
-                    outcome = f"{int(reach.short.sum())} rows did not reach eta = {eta:.4g} within the sampler's cap on rungs"
+                    outcome = (
+                        f"{int(reach.short.sum())} rows did not reach eta = {eta:.4g} within the sampler's cap on rungs"
+                    )
                     break
                 particles = state.particles
                 point = point_at(particles.row(0), eta)
-                levels = critical_levels(target, particles, jnp.asarray(eta), region, point)
+                levels = critical_levels(target, particles, as_float(eta), region, point)
                 coverage = Coverage(int((levels <= level).sum()), n_rows)
                 trace.append(_record(iteration, eta, coverage, reach, particles, level, time.perf_counter() - began))
                 live.iteration(iteration, eta, coverage, trace[-1].ess)
@@ -129,7 +142,7 @@ def calibrate(
                     break
                 if iteration == max_iterations:
                     break
-                searching = search.update(searching, jnp.asarray(float(coverage)), level)
+                searching = search.update(searching, as_float(float(coverage)), level)
                 eta = float(searching.eta)
                 live.phase(f"to eta {eta:.4g}")
                 state = sampler.move(target, state, eta, live.share)
@@ -146,7 +159,6 @@ def calibrate(
     message = "; ".join([outcome, *_concerns(found, begun.forgot)])
     if message != outcome or not converged:
         warnings.warn(f"calibration: {message}.", CalibrationWarning, stacklevel=2)
-    posterior = resample(jax.random.split(keys["draws"], 1), found.particles.row(0), jnp.ones(1, bool))
     return Result(
         eta=found.eta,
         eta_se=curve.eta_se(),
@@ -154,7 +166,7 @@ def calibrate(
         converged=converged,
         message=message,
         trace=trace,
-        draws=np.asarray(posterior.theta[:, 0].T),
+        draws=np.asarray(_equal_draws(keys["draws"], found.particles.row(0))),
         curve=curve,
         estimate=np.asarray(found.point),
         level=level,
@@ -164,8 +176,13 @@ def calibrate(
         data=data,
         counts=counts,
         settings={
-            "sampler": sampler, "search": search, "estimate": estimate, "tolerance": tolerance,
-            "max_iterations": max_iterations, "seed": seed, "bootstrap": bootstrap,
+            "sampler": sampler,
+            "search": search,
+            "estimate": estimate,
+            "tolerance": tolerance,
+            "max_iterations": max_iterations,
+            "seed": seed,
+            "bootstrap": bootstrap,
         },
     )
 
@@ -187,7 +204,13 @@ def gpc_mcmc(model: GibbsModel, data: Any, *, seed: Any, n_draws: int = 20_000, 
 
 
 def _paper(options: dict[str, Any], sampler: Sampler) -> dict[str, Any]:
-    defaults = {"sampler": sampler, "search": RobbinsMonro("kesten"), "region": "box", "bootstrap": 500, "eta_init": 1.0}
+    defaults = {
+        "sampler": sampler,
+        "search": RobbinsMonro("kesten"),
+        "region": "box",
+        "bootstrap": 500,
+        "eta_init": 1.0,
+    }
     return defaults | options
 
 
@@ -218,16 +241,21 @@ def _record(
         rungs=reach.rungs,
         acceptance=reach.acceptance,
         seconds=seconds,
-        intervals=np.asarray(_marginal_intervals(particles.row(0), level)),
+        intervals=np.asarray(_marginal_intervals(particles.row(0), as_float(level))),
     )
 
 
 @jax.jit
-def _marginal_intervals(particles: Particles, level: float) -> Float[Array, "K 2"]:
+def _marginal_intervals(particles: Particles, level: Float[Array, ""]) -> Float[Array, "K 2"]:
     theta = particles.theta[:, 0]
     weights = jnp.broadcast_to(particles.weights, theta.shape)
     tails = [jnp.full(len(theta), tail) for tail in (0.5 * (1 - level), 0.5 * (1 + level))]
     return jnp.stack([quantile(theta, weights, tail) for tail in tails], -1)
+
+
+@jax.jit
+def _equal_draws(key: PRNGKeyArray, particles: Particles) -> Float[Array, "M K"]:
+    return resample(key[None], particles, jnp.ones(1, bool)).theta[:, 0].T
 
 
 def _concerns(found: _Found, pilot_forgot: bool) -> list[str]:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from calibayes.bootstrap import Bootstrap, Multinomial
 from calibayes.losses import Generic, LinearLoss
 from calibayes.model import GibbsModel
-from calibayes.target import Target
+from calibayes.target import Target, evaluate
 
 MIN_ROWS = 20
 MIN_DRAWS = 100
@@ -76,7 +76,7 @@ def _linear_data(model: GibbsModel, data: Any) -> tuple[tuple[np.ndarray, np.nda
 
 
 def _generic_data(data: Any) -> PyTree[np.ndarray]:
-    is_frame = lambda leaf: hasattr(leaf, "columns") or hasattr(leaf, "to_numpy")  # noqa: E731
+    is_frame = lambda leaf: hasattr(leaf, "columns") or hasattr(leaf, "to_numpy")
     leaves, structure = jax.tree.flatten(data, is_leaf=is_frame)
     if not leaves:
         raise ValueError("data is empty: it must hold arrays with a common leading axis.")
@@ -192,8 +192,8 @@ def check_start(target: Target, draws: Any, key: PRNGKeyArray) -> Float[Array, "
             raise ValueError(f"draws must be (M, {dim}) with M at least {MIN_DRAWS}; got shape {draws.shape}.")
         _require_finite("draws", draws, None)
         draws = some = jnp.asarray(draws, float)
-    risk = target.row(0).risk(some.astype(target.reference.dtype).T[:, None, :])
-    if bool(jnp.isnan(risk).all()):
+    at = evaluate(target.row(0), some.astype(target.reference.dtype).T[:, None, :])
+    if np.isnan(at.risk).all():
         raise ValueError(
             f"the loss is NaN at every one of {len(some)} draws of the {'prior' if draws is None else 'start'}. "
             "Check it at one: loss(theta, datum)."
@@ -240,8 +240,8 @@ def check_numbers(level: float, tolerance: float, eta_init: float | None, max_it
     nearest = abs(round(level * n_rows) / n_rows - level)
     if nearest >= tolerance:
         raise ValueError(
-            f"tolerance = {tolerance:g} cannot be met: with {n_rows} bootstrap rows the coverage nearest to {level:g} is "
-            f"{nearest:.2g} away. Use more rows, or a tolerance above that."
+            f"tolerance = {tolerance:g} cannot be met: with {n_rows} bootstrap rows the coverage nearest to {level:g} "
+            f"is {nearest:.2g} away. Use more rows, or a tolerance above that."
         )
 
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from calibayes.functions import as_float
 from calibayes.particles import Particles, ess_after, mean, reweight
 from calibayes.regions import Cloud, Point, Region
 from calibayes.target import Target, log_density
@@ -66,16 +67,22 @@ class Curve(eqx.Module):
 
 
 def local_curve(
-    target: Target, particles: Particles, eta: float, region: Region, estimate: Estimate | None, level: float, point: Array
+    target: Target,
+    particles: Particles,
+    eta: float,
+    region: Region,
+    estimate: Estimate | None,
+    level: float,
+    point: Array,
 ) -> Curve:
     """The curve around `eta`. `estimate` gives the point on reweighted particles; None keeps `point`."""
     half_width = _half_width(particles, eta)
     etas = eta * np.exp(np.linspace(-half_width, half_width, _POINTS))
     levels, sizes = [], []
     for value in etas:
-        shifted, size = _shift(particles, jnp.asarray(value - eta))
+        shifted, size = _shift(particles, as_float(value - eta))
         at = point if estimate is None else estimate(shifted.row(0), float(value))
-        levels.append(np.asarray(critical_levels(target, shifted, jnp.asarray(value), region, at)))
+        levels.append(np.asarray(critical_levels(target, shifted, as_float(value), region, at)))
         sizes.append(float(size))
     return Curve(etas, np.stack(levels), np.array(sizes), level)
 
@@ -101,10 +108,16 @@ def _shift(particles: Particles, step: Float[Array, ""]) -> tuple[Particles, Flo
 
 def _half_width(particles: Particles, eta: float) -> float:
     """How far log eta can go: the effective size falls by about exp(-variance of the log-weights)."""
-    risk = jnp.where(jnp.isfinite(particles.risk), particles.risk, 0.0)
-    centre = mean(risk[None], particles.weights)[0]
-    variance = mean(jnp.square(risk - centre[:, None])[None], particles.weights)[0]
-    return float(min(_WIDEST, np.sqrt(np.log(2) / max(eta**2 * float(jnp.median(variance)), 1e-12))))
+    variance = eta**2 * float(_risk_variance(particles))
+    return float(min(_WIDEST, np.sqrt(np.log(2) / max(variance, 1e-12))))
+
+
+@jax.jit
+def _risk_variance(particles: Particles) -> Float[Array, ""]:
+    """Variance of the risk over particles, median over rows."""
+    risk = jnp.where(jnp.isfinite(particles.risk), particles.risk, 0.0)[None]
+    centred = risk - mean(risk, particles.weights)[:, :, None]
+    return jnp.median(mean(jnp.square(centred), particles.weights))
 
 
 def _between(ordered: np.ndarray, rank: float) -> float:

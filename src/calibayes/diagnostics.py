@@ -60,8 +60,7 @@ def _checked(chain: np.ndarray) -> np.ndarray:
     chain = np.asarray(chain, float)
     if chain.ndim != 2 or len(chain) <= 2 * chain.shape[1] ** 2 or len(chain) < 16:
         raise ValueError(
-            "chain must be (draws, parameters), with more than 2 K^2 draws and at least 16; "
-            f"got shape {chain.shape}."
+            f"chain must be (draws, parameters), with more than 2 K^2 draws and at least 16; got shape {chain.shape}."
         )
     if not np.isfinite(chain).all():
         raise ValueError("chain must be finite.")

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from calibayes.functions import as_float
 from calibayes.particles import Particles, covariance, factor, mean
 from calibayes.target import Target, log_density
 
@@ -32,8 +33,13 @@ def point_estimate(
     if callable(estimate):
         return jnp.asarray(estimate(particles.theta[:, 0].T, particles.weights[0]), float)
     if estimate == "mean":
-        return mean(particles.theta, particles.weights)[:, 0]
-    return _optimum(key, target, particles, jnp.asarray([eta]), estimate == "minimizer")
+        return _mean(particles)
+    return _optimum(key, target, particles, as_float([eta]), estimate == "minimizer")
+
+
+@jax.jit
+def _mean(particles: Particles) -> Float[Array, " K"]:
+    return mean(particles.theta, particles.weights)[:, 0]
 
 
 @eqx.filter_jit

@@ -32,9 +32,7 @@ class Function:
             return False
         a, b = self.fn, other.fn
         return a is b or (
-            a.__code__ == b.__code__
-            and a.__globals__ is b.__globals__
-            and _same(_captured(a), _captured(b))
+            a.__code__ == b.__code__ and a.__globals__ is b.__globals__ and _same(_captured(a), _captured(b))
         )
 
     def __repr__(self) -> str:

@@ -27,8 +27,7 @@ class GibbsModel(eqx.Module):
         if not isinstance(loss, LinearLoss | Generic):
             if not callable(loss):
                 raise TypeError(
-                    "loss must be one of calibayes.losses or a function of (theta, datum); "
-                    f"got {type(loss).__name__}."
+                    f"loss must be one of calibayes.losses or a function of (theta, datum); got {type(loss).__name__}."
                 )
             loss = Generic(loss)
         self.loss = loss
@@ -36,8 +35,7 @@ class GibbsModel(eqx.Module):
         self.dim = dim if dim is not None else getattr(self.prior, "size", None)
         if isinstance(loss, Generic) and self.dim is None:
             raise ValueError(
-                "dim, the number of parameters, is needed with a loss of your own: "
-                "GibbsModel(loss, prior, dim=K)."
+                "dim, the number of parameters, is needed with a loss of your own: GibbsModel(loss, prior, dim=K)."
             )
         if self.dim is not None and self.dim < 1:
             raise ValueError(f"dim must be at least 1; got {self.dim}.")

@@ -6,10 +6,12 @@ No function here sorts: a share of particles on one side of a point is a compari
 quantile is found from such shares by bisection.
 """
 
+import math
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 
 class Particles(eqx.Module):
@@ -27,14 +29,15 @@ class Particles(eqx.Module):
     def with_log_weights(self, log_weights: Float[Array, "B M"]) -> "Particles":
         return Particles(self.theta, self.risk, self.log_prior, log_weights)
 
-    def row(self, index: int | slice) -> "Particles":
-        """Some rows; the rows' axis stays."""
-        rows = slice(index, index + 1) if isinstance(index, int) else index
-        return Particles(self.theta[:, rows], self.risk[rows], self.log_prior[rows], self.log_weights[rows])
+    @eqx.filter_jit
+    def row(self, index: int) -> "Particles":
+        """One row alone; the rows' axis stays."""
+        at = slice(index, index + 1)
+        return Particles(self.theta[:, at], self.risk[at], self.log_prior[at], self.log_weights[at])
 
 
-def uniform_log_weights(shape: tuple[int, int]) -> Float[Array, "B M"]:
-    return jnp.full(shape, -jnp.log(float(shape[-1])))
+def uniform_log_weights(shape: tuple[int, ...]) -> Float[Array, "B M"]:
+    return jnp.full(shape, -math.log(shape[-1]), float)
 
 
 def normalise(log_weights: Float[Array, "... M"]) -> Float[Array, "... M"]:
@@ -55,7 +58,7 @@ def _unnormalised(log_weights, risk, step):
 
 
 def ess(log_weights: Float[Array, "... M"]) -> Float[Array, "..."]:
-    """Effective sample size $(\\sum W)^2 / \\sum W^2$; weights need not be normalised."""
+    r"""Effective sample size $(\sum W)^2 / \sum W^2$; weights need not be normalised."""
     top = jnp.max(log_weights, axis=-1, keepdims=True)
     scaled = jnp.exp(log_weights - jnp.broadcast_to(jnp.where(jnp.isfinite(top), top, 0.0), log_weights.shape))
     total, squares = scaled.sum(-1), jnp.square(scaled).sum(-1)
@@ -137,7 +140,7 @@ RESAMPLING = {"stratified": stratified, "systematic": systematic}
 
 
 def resample(
-    keys: PRNGKeyArray, particles: Particles, where: Bool[Array, " B"], scheme: str = "stratified"
+    keys: Key[Array, " B"], particles: Particles, where: Bool[Array, " B"], scheme: str = "stratified"
 ) -> Particles:
     """Particles with the chosen rows resampled to equal weights; nothing is done if no row is."""
 

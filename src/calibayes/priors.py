@@ -32,8 +32,8 @@ class _Independent(eqx.Module):
             if value.ndim > 1 or not np.isfinite(np.asarray(value)).all():
                 raise ValueError(f"{name} must be a finite scalar or one value per parameter; got {value}.")
         for name in ("scale", "df"):
-            value = getattr(self, name, None)
-            if value is not None and not (np.asarray(value) > 0).all():
+            value = getattr(self, name, jnp.ones(()))
+            if not (np.asarray(value) > 0).all():
                 raise ValueError(f"{name} must be positive; got {value}.")
 
     def _parameters(self) -> dict[str, Array]:

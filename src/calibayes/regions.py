@@ -121,7 +121,12 @@ class Functional(Region):
         return jnp.abs(2 * share_below(values, cloud.weights, _repeat(self.fn(point.theta), cloud)) - 1)
 
 
-REGIONS = {"hpd": HPD, "ellipsoid": Ellipsoid, "box": Box, "simultaneous": Simultaneous}
+REGIONS: dict[str, Callable[[], Region]] = {
+    "hpd": HPD,
+    "ellipsoid": Ellipsoid,
+    "box": Box,
+    "simultaneous": Simultaneous,
+}
 
 
 def as_region(region: str | Region) -> Region:

@@ -2,8 +2,8 @@ r"""Where to go next: the stochastic approximation of the learning rate (paper, 
 
 $$ \eta_{s+1} = \eta_s + \varsigma\,[\hat c(\eta_s) - (1 - \alpha)] $$
 
-The step $\varsigma = l^{-0.51}$ follows Kesten's rule, by which $l$ grows only when eta turns round and coverage is below
-one; or Syring and Martin's, by which it grows at every step. States hold arrays of any shape.
+The step $\varsigma = l^{-0.51}$ follows Kesten's rule, by which $l$ grows only when eta turns round and coverage
+is below one; or Syring and Martin's, by which it grows at every step. States hold arrays of any shape.
 """
 
 from abc import abstractmethod

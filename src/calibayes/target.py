@@ -42,6 +42,7 @@ class Target(eqx.Module):
     def linear(self) -> bool:
         return isinstance(self.model.loss, LinearLoss)
 
+    @eqx.filter_jit
     def row(self, index: int) -> "Target":
         """The target of one row alone."""
         return replace(self, counts=self.counts[:, :, index : index + 1])

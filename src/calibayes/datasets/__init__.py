@@ -30,9 +30,15 @@ def heart_disease(
     Friedman, The Elements of Statistical Learning. `predictors` is `"paper"` for the seven of section 4.4.2 there,
     `"all"` for the nine, or their names.
     """
-    chosen = {"paper": PAPER_PREDICTORS, "all": ALL_PREDICTORS}.get(predictors) if isinstance(predictors, str) else predictors
+    chosen = (
+        {"paper": PAPER_PREDICTORS, "all": ALL_PREDICTORS}.get(predictors)
+        if isinstance(predictors, str)
+        else predictors
+    )
     if chosen is None or not set(chosen) <= set(ALL_PREDICTORS):
-        raise ValueError(f"predictors must be 'paper', 'all' or names among {', '.join(ALL_PREDICTORS)}; got {predictors!r}.")
+        raise ValueError(
+            f"predictors must be 'paper', 'all' or names among {', '.join(ALL_PREDICTORS)}; got {predictors!r}."
+        )
     with resources.files(__package__).joinpath("heart_disease.csv").open() as file:
         header = file.readline().strip().split(",")
         table = np.loadtxt(file, delimiter=",")

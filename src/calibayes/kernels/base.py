@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from calibayes.particles import Particles
 from calibayes.target import Target, log_density
@@ -36,7 +36,7 @@ class Kernel(eqx.Module):
     @abstractmethod
     def step(
         self,
-        keys: PRNGKeyArray,
+        keys: Key[Array, " B"],
         target: Target,
         eta: Float[Array, " B"],
         particles: Particles,
@@ -77,7 +77,7 @@ def metropolis(
 
 
 def random_walk_noise(
-    keys: PRNGKeyArray, theta: Float[Array, "K B M"]
+    keys: Key[Array, " B"], theta: Float[Array, "K B M"]
 ) -> tuple[Float[Array, "K B M"], Float[Array, "B M"]]:
     """Standard normal steps and the logarithms of uniforms, row by row from the row's key."""
     dim, _, size = theta.shape

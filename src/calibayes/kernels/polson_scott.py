@@ -46,7 +46,7 @@ class PolsonScott(Kernel):
         def row(key, theta, a):
             # Particle by particle, so that the latents take N numbers a row and not N x M.
             chains = (jax.random.split(key, theta.shape[-1]), theta.T)
-            return jax.lax.map(lambda chain: _sweep(*chain, x, y, a, loc, scale), chains)
+            return jax.lax.map(lambda chain: _sweep(chain[0], chain[1], x, y, a, loc, scale), chains)
 
         theta = jnp.moveaxis(jax.vmap(row, (0, 1, 0))(keys, particles.theta, weights), -1, 0)
         # Rounding can leave a precision matrix without a factor once in a very long run: stay there.

@@ -17,10 +17,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from calibayes.kernels.base import Kernel
-from calibayes.particles import Particles, choose, ess, ess_after, resample, reweight
+from calibayes.particles import Particles, choose, covariance, ess, ess_after, resample, reweight
 from calibayes.target import Target
 
 _HALVINGS = 14
@@ -50,13 +50,15 @@ class Walkers(eqx.Module):
     acceptance: Float[Array, " B"]
 
 
-def start_walking(kernel: Kernel, particles: Particles, eta: float, covariance: Float[Array, "B K K"]) -> Walkers:
+@eqx.filter_jit
+def start_walking(kernel: Kernel, particles: Particles, eta: Float[Array, ""]) -> Walkers:
+    """Particles at `eta`, about to leave."""
     n_rows = particles.risk.shape[0]
     zero = jnp.zeros(n_rows, int)
     return Walkers(
         particles,
         jnp.full(n_rows, eta),
-        kernel.init(covariance),
+        kernel.init(covariance(particles.theta, particles.weights)),
         moves=zero,
         rungs=zero,
         resampled=zero,
@@ -67,7 +69,7 @@ def start_walking(kernel: Kernel, particles: Particles, eta: float, covariance: 
 
 @eqx.filter_jit
 def climb(
-    keys: PRNGKeyArray, target: Target, walkers: Walkers, eta: Float[Array, ""], ladder: Ladder, max_rungs: int
+    keys: Key[Array, " B"], target: Target, walkers: Walkers, eta: Float[Array, ""], ladder: Ladder, max_rungs: int
 ) -> Walkers:
     """At most `max_rungs` rungs of every row towards `eta`."""
 
@@ -98,14 +100,11 @@ def _rung(keys, target, walkers, eta, ladder) -> Walkers:
         rungs=walkers.rungs + 1,
         resampled=walkers.resampled + low.astype(int),
     )
-    for _ in range(ladder.n_moves):
-        ready = move(keys, target, ready, ladder.kernel)
-    return keep_still(~active, walkers, ready)
+    moved = jax.lax.fori_loop(0, ladder.n_moves, lambda _, w: move(keys, target, w, ladder.kernel), ready)
+    return keep_still(~active, walkers, moved)
 
 
-def next_step(
-    particles: Particles, distance: Float[Array, " B"], ess_target: float
-) -> Float[Array, " B"]:
+def next_step(particles: Particles, distance: Float[Array, " B"], ess_target: float) -> Float[Array, " B"]:
     r"""The step of eta, at most `distance`, that brings the effective size down to `ess_target` times its value.
 
     $ESS(\eta)$ is solved by bisection on the logarithm of the step, which has no scale of its own.
@@ -125,7 +124,7 @@ def next_step(
     return jnp.where(arrives, distance, jnp.exp(low) * distance)
 
 
-def move(keys: PRNGKeyArray, target: Target, walkers: Walkers, kernel: Kernel) -> Walkers:
+def move(keys: Key[Array, " B"], target: Target, walkers: Walkers, kernel: Kernel) -> Walkers:
     """One move of the kernel at every row's own learning rate."""
     move_keys = _fresh_keys(keys, 1, walkers.moves)
     particles, adaptation, info = kernel.step(
@@ -152,6 +151,6 @@ def keep_still(still: Bool[Array, " B"], before: Walkers, after: Walkers) -> Wal
     return Walkers(choose(still, before.particles, after.particles), **kept)
 
 
-def _fresh_keys(keys: PRNGKeyArray, stream: int, count: Int[Array, " B"]) -> PRNGKeyArray:
+def _fresh_keys(keys: Key[Array, " B"], stream: int, count: Int[Array, " B"]) -> Key[Array, " B"]:
     """A key for every row that differs with the row's count of moves and between streams."""
     return jax.vmap(lambda key, moves: jax.random.fold_in(jax.random.fold_in(key, stream), moves))(keys, count)

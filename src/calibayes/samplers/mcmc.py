@@ -1,6 +1,7 @@
 """GPC-MCMC's sampler: one chain a row, run anew at every learning rate (paper, section 2.1, figure 1)."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from calibayes.bootstrap import row_keys
 from calibayes.diagnostics import multi_ess_of
+from calibayes.functions import as_float
 from calibayes.kernels import RAM, RWMH, Kernel
 from calibayes.particles import Particles, covariance, uniform_log_weights
 from calibayes.samplers.base import Reach, Sampler
@@ -59,18 +61,16 @@ class MCMC(Sampler):
         adaptation = self.kernel.init(jnp.broadcast_to(guess, (target.n_rows, *guess.shape[1:])))
         state = MCMCState(
             evaluate(target, theta[:, :, None]),
-            eta=jnp.asarray(pilot.eta),
+            eta=as_float(pilot.eta),
             adaptation=adaptation,
             key=walk_key,
             steps=jnp.zeros((), int),
             invalid=jnp.zeros((), int),
             acceptance=jnp.zeros(()),
         )
-        return self.move(target, state, pilot.eta, lambda share: None)
+        return self.move(target, state, pilot.eta, lambda _: None)
 
-    def move(
-        self, target: Target, state: MCMCState, eta: float, on_step: Callable[[float], None]
-    ) -> MCMCState:
+    def move(self, target: Target, state: MCMCState, eta: float, on_step: Callable[[float], None]) -> MCMCState:
         keys = row_keys(state.key, target.n_rows)
         last = jax.tree.map(lambda leaf: leaf[..., -1:], state.particles)
         at = jnp.full(target.n_rows, eta)
@@ -89,7 +89,7 @@ class MCMC(Sampler):
                 acceptance = info.acceptance.mean()
             acceptance.block_until_ready()
             on_step(end / total)
-        return MCMCState(_join(kept), jnp.asarray(eta), adaptation, state.key, steps, invalid, acceptance)
+        return MCMCState(_join(kept), as_float(eta), adaptation, state.key, steps, invalid, acceptance)
 
     def reach(self, state: MCMCState, eta: float) -> Reach:
         n_rows = state.particles.risk.shape[0]
@@ -102,7 +102,7 @@ class MCMC(Sampler):
 def _chunks(n_warmup: int, n_draws: int) -> list[tuple[int, int]]:
     """Pieces of the run, short enough to be interrupted, none across the end of the warm-up."""
     edges = [*range(0, n_warmup, _CHUNK), *range(n_warmup, n_warmup + n_draws, _CHUNK), n_warmup + n_draws]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))
 
 
 @eqx.filter_jit

@@ -7,15 +7,16 @@ from typing import Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from calibayes.bootstrap import row_keys
+from calibayes.functions import as_float
 from calibayes.kernels import RWMH, Kernel
-from calibayes.particles import Particles, covariance, ess, normalise
+from calibayes.particles import Particles, ess, normalise
 from calibayes.samplers.asmc import Ladder, Walkers, climb, start_walking
 from calibayes.samplers.base import Reach, Sampler
 from calibayes.samplers.start import Pilot, by_mcmc, from_prior
-from calibayes.target import Target, evaluate, log_density
+from calibayes.target import Target, log_density
 
 _CHUNK = 16
 
@@ -78,25 +79,17 @@ class SMC(Sampler):
             begun = from_prior(start_key, target, pilot.eta, self.n_particles)
             forgot = jnp.ones(target.n_rows, bool)
         else:
-            shape = (target.dim, target.n_rows, self.n_particles)
-            theta = jnp.broadcast_to(pilot.particles.theta[:, :, : self.n_particles], shape)
-            begun, forgot = by_mcmc(start_key, target, evaluate(target, theta), pilot.eta)
-        particles = begun.particles
-        if self.initial_weights == "density":
-            particles = particles.with_log_weights(normalise(log_density(particles, begun.eta)))
-        guess = covariance(particles.theta, particles.weights)
-        walkers = start_walking(self.kernel, particles, pilot.eta, guess)
-        invalid = begun.invalid + jnp.isnan(particles.risk).sum(-1)
-        return SMCState(replace(walkers, invalid=invalid), walk_key, forgot)
+            particles = _on_every_row(target, pilot.particles.theta[:, 0, : self.n_particles])
+            begun, forgot = by_mcmc(start_key, target, particles, pilot.eta)
+        walkers = _leave(begun, self.kernel, as_float(pilot.eta), self.initial_weights == "density")
+        return SMCState(walkers, walk_key, forgot)
 
-    def move(
-        self, target: Target, state: SMCState, eta: float, on_step: Callable[[float], None]
-    ) -> SMCState:
+    def move(self, target: Target, state: SMCState, eta: float, on_step: Callable[[float], None]) -> SMCState:
         keys = row_keys(state.key, target.n_rows)
         ladder = Ladder(self.kernel, self.ess_target, self.resample_below, self.n_moves, self.resampling)
         walkers = replace(state.walkers, rungs=jnp.zeros_like(state.walkers.rungs))
         for _ in range(-(-self.max_rungs // _CHUNK)):
-            walkers = climb(keys, target, walkers, jnp.asarray(eta), ladder, _CHUNK)
+            walkers = climb(keys, target, walkers, as_float(eta), ladder, _CHUNK)
             arrived = float((walkers.eta == eta).mean())
             on_step(arrived)
             if arrived == 1:
@@ -113,3 +106,18 @@ class SMC(Sampler):
             acceptance=float(walkers.acceptance.mean()),
             ess=ess(walkers.particles.log_weights),
         )
+
+
+@eqx.filter_jit
+def _on_every_row(target: Target, theta: Float[Array, "K M"]) -> Particles:
+    return target.evaluate(jnp.broadcast_to(theta[:, None], (target.dim, target.n_rows, theta.shape[-1])))
+
+
+@eqx.filter_jit
+def _leave(begun: Walkers, kernel: Kernel, eta: Float[Array, ""], by_density: bool) -> Walkers:
+    """Walkers of `kernel` from the particles a start ended with."""
+    particles = begun.particles
+    if by_density:
+        particles = particles.with_log_weights(normalise(log_density(particles, begun.eta)))
+    invalid = begun.invalid + jnp.isnan(particles.risk).sum(-1)
+    return replace(start_walking(kernel, particles, eta), invalid=invalid)

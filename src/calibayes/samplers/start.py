@@ -16,8 +16,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from calibayes.bootstrap import row_keys
+from calibayes.functions import as_float
 from calibayes.kernels import RWMH
-from calibayes.particles import Particles, covariance, mean, resample
+from calibayes.particles import Particles, mean, resample
 from calibayes.samplers.asmc import Ladder, Walkers, climb, keep_still, move, start_walking
 from calibayes.target import Target, evaluate
 
@@ -37,38 +38,29 @@ class Pilot(NamedTuple):
 
 def from_prior(key: PRNGKeyArray, target: Target, eta: float, n_particles: int) -> Walkers:
     """Particles at `eta` on every row, by ASMC* from the prior."""
-    theta = target.model.prior.sample(key, (n_particles, target.dim)).astype(target.reference.dtype)
-    theta = jnp.broadcast_to(theta.T[:, None, :], (target.dim, target.n_rows, n_particles))
-    particles = evaluate(target, theta)
     ladder = Ladder(RWMH(), ess_target=0.5, resample_below=0.9, n_moves=4 + target.dim, resampling="stratified")
-    guess = covariance(particles.theta, particles.weights)
-    walkers = start_walking(ladder.kernel, particles, 0.0, guess)
+    particles = _prior_particles(key, target, n_particles)
+    walkers = start_walking(ladder.kernel, particles, as_float(0.0))
     keys = row_keys(key, target.n_rows)
     for _ in range(_PILOT_RUNGS // _CHUNK):
-        walkers = climb(keys, target, walkers, jnp.asarray(eta), ladder, _CHUNK)
+        walkers = climb(keys, target, walkers, as_float(eta), ladder, _CHUNK)
         if bool((walkers.eta == eta).all()):
             return walkers
     raise RuntimeError(
-        f"the ladder from the prior did not reach eta = {eta:g} in {_PILOT_RUNGS} rungs. The prior may be very far from "
-        "the data: choose a narrower one, or pass draws of the posterior (draws=)."
+        f"the ladder from the prior did not reach eta = {eta:g} in {_PILOT_RUNGS} rungs. The prior may be very far "
+        "from the data: choose a narrower one, or pass draws of the posterior (draws=)."
     )
 
 
-def pilot(
-    key: PRNGKeyArray, target: Target, eta: float, n_particles: int, draws: Float[Array, "M K"] | None
-) -> Pilot:
+def pilot(key: PRNGKeyArray, target: Target, eta: float, n_particles: int, draws: Float[Array, "M K"] | None) -> Pilot:
     """The posterior on the data at `eta`, from the prior or from the user's draws of it."""
-    data = target.row(0)
     climb_key, forget_key, pick_key = jax.random.split(key, 3)
     if draws is None:
-        particles = from_prior(climb_key, data, eta, n_particles).particles
+        particles = from_prior(climb_key, target.row(0), eta, n_particles).particles
     else:
         picked = jax.random.choice(pick_key, draws, (n_particles,), replace=len(draws) < n_particles)
-        particles = evaluate(data, picked.T[:, None, :])
-    everywhere = jnp.ones(1, bool)
-    particles = resample(row_keys(pick_key, 1), particles, everywhere)
-    target = target.recentre(mean(particles.theta, particles.weights)[:, 0])
-    start = evaluate(target.row(0), particles.theta)
+        particles = evaluate(target.row(0), picked.T[:, None, :])
+    target, start = _centre(pick_key, target, particles)
     walkers, forgot = by_mcmc(forget_key, target.row(0), start, eta)
     return Pilot(target, walkers.particles, eta, bool(forgot.all()))
 
@@ -78,7 +70,7 @@ def by_mcmc(
 ) -> tuple[Walkers, Bool[Array, " B"]]:
     """Particles moved at `eta` until each row has forgotten its start; and which rows have."""
     kernel = RWMH()
-    walkers = start_walking(kernel, particles, eta, covariance(particles.theta, particles.weights))
+    walkers = start_walking(kernel, particles, as_float(eta))
     keys = row_keys(key, target.n_rows)
     forgot = jnp.zeros(target.n_rows, bool)
     for _ in range(max_moves // _CHUNK):
@@ -86,6 +78,20 @@ def by_mcmc(
         if bool(forgot.all()):
             break
     return walkers, forgot
+
+
+@eqx.filter_jit
+def _prior_particles(key: PRNGKeyArray, target: Target, n_particles: int) -> Particles:
+    theta = target.model.prior.sample(key, (n_particles, target.dim)).astype(target.reference.dtype)
+    return target.evaluate(jnp.broadcast_to(theta.T[:, None, :], (target.dim, target.n_rows, n_particles)))
+
+
+@eqx.filter_jit
+def _centre(key: PRNGKeyArray, target: Target, particles: Particles) -> tuple[Target, Particles]:
+    """The target with its reference at the particles' mean; the particles there, with equal weights."""
+    centred = target.recentre(mean(particles.theta, particles.weights)[:, 0])
+    drawn = resample(row_keys(key, 1), particles, jnp.ones(1, bool))
+    return centred, centred.row(0).evaluate(drawn.theta)
 
 
 @eqx.filter_jit

@@ -1,0 +1,59 @@
+"""Both algorithms against closed forms and exact integration, on the same bootstrap counts."""
+
+import numpy as np
+import pytest
+from exact import GridPosterior, gaussian_location_coverage, gaussian_location_etas
+
+import calibayes as cb
+
+SAMPLERS = {"smc": cb.SMC(), "mcmc": cb.MCMC(n_draws=6000, n_warmup=1000)}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_gaussian_location_closed_form(sampler):
+    """The calibrated eta leaves the closed form's coverage within the stop rule's tolerance.
+
+    The sampler's own error adds to the tolerance: a level near 0.95 has a Monte Carlo error of about sqrt(0.95 * 0.05 /
+    ESS) = 0.007 (ESS 1000) on each row, independent over rows, which smears the coverage curve but hardly shifts it;
+    the shared error of the point estimate, sd / sqrt(1000), moves levels by at most 2 phi(1.96) / sqrt(1000) = 0.0037.
+    """
+    rng = np.random.default_rng(5)
+    y = rng.normal(3.0, 0.8, size=60)
+    counts = rng.multinomial(60, np.full(60, 1 / 60), size=500)
+    model = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=100.0))
+    result = cb.calibrate(
+        model, (np.ones((60, 1)), y), region=cb.regions.Interval(0), sampler=SAMPLERS[sampler], bootstrap=counts,
+        seed=1, progress=False,
+    )
+    assert result.converged
+    assert abs(gaussian_location_coverage(y, counts, result.eta) - 0.95) < 0.005 + 0.004
+    low, high = gaussian_location_etas(y, counts)
+    assert low * 0.9 < result.eta < high * 1.1
+    # The calibrated posterior itself is known: normal about the mean with variance 1 / (eta n).
+    sd = (result.eta * 60) ** -0.5
+    ess = 900 if sampler == "smc" else 6000 / 6
+    assert abs(result.draws.mean() - y.mean()) < 4 * sd / ess**0.5
+    assert abs(result.draws.std() / sd - 1) < 4 / (2 * ess) ** 0.5
+
+
+@pytest.fixture(scope="module")
+def median_problem():
+    x, y = cb.datasets.median_regression(100, seed=3)
+    counts = np.random.default_rng(11).multinomial(100, np.full(100, 0.01), size=500)
+    return x, y, counts, GridPosterior(x, y, counts)
+
+
+REGIONS = {"box": "box", "ellipsoid": "ellipsoid", "hpd": "hpd", 1: cb.regions.Interval(1)}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("region", REGIONS)
+def test_median_regression_against_grid(median_problem, region, sampler):
+    """The grid's coverage at our eta is within 0.015 of 0.95: the stop rule's 0.005 and the levels' error."""
+    x, y, counts, grid = median_problem
+    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    result = cb.calibrate(
+        model, (x, y), region=REGIONS[region], sampler=SAMPLERS[sampler], bootstrap=counts, seed=2, progress=False
+    )
+    assert result.converged
+    assert abs(grid.coverage(result.eta, region) - 0.95) < 0.015
