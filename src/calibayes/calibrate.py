@@ -5,7 +5,8 @@ Paper, figures 1 and 3: the two algorithms differ in the sampler alone. `calibra
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -20,11 +21,12 @@ from calibayes.checks import (
     check_counts,
     check_data,
     check_draws,
+    check_estimate,
     check_numbers,
     check_start,
 )
-from calibayes.curve import critical_levels, local_curve
-from calibayes.estimate import ESTIMATES, point_estimate
+from calibayes.curve import Curve, critical_levels, local_curve, shift
+from calibayes.estimate import point_estimate
 from calibayes.functions import as_float
 from calibayes.model import GibbsModel
 from calibayes.particles import Particles, quantile, resample
@@ -35,7 +37,7 @@ from calibayes.samplers import MCMC, SMC, Sampler
 from calibayes.samplers.base import Reach
 from calibayes.samplers.start import pilot
 from calibayes.search import RobbinsMonro, Search
-from calibayes.target import make_target
+from calibayes.target import Target, make_target
 
 SAMPLERS: dict[str, type[Sampler]] = {"auto": SMC, "smc": SMC, "mcmc": MCMC}
 _DEFAULT_ROWS = 500
@@ -87,86 +89,41 @@ def calibrate(
     rows = check_counts(bootstrap, observations.n, _DEFAULT_ROWS)
     n_rows = rows.n_rows if isinstance(rows, Bootstrap) else len(rows)
     check_numbers(level, tolerance, eta_init, max_iterations, n_rows)
+    check_estimate(estimate)
     region, sampler = as_region(region), _as_sampler(sampler)
-    search = RobbinsMonro() if search is None else search
     region.check(observations.dim)
     check_draws(sampler.n_draws, observations.dim)
-    if not callable(estimate) and estimate not in ESTIMATES:
-        raise ValueError(f"estimate must be one of {', '.join(ESTIMATES)} or a function; got {estimate!r}.")
-    keys = dict(
-        zip(
-            ("rows", "start", "check", "pilot", "walk", "point", "draws"),
-            jax.random.split(as_key(seed), 7),
-            strict=True,
-        )
-    )
 
-    counts = np.asarray(rows.counts(keys["rows"], observations.n)) if isinstance(rows, Bootstrap) else rows
+    row_key, check_key, run_key = jax.random.split(as_key(seed), 3)
+    counts = np.asarray(rows.counts(row_key, observations.n)) if isinstance(rows, Bootstrap) else rows
     target = make_target(model, observations.data, counts, observations.dim)
     sampler.check(target)
-    start = check_start(target, draws, keys["check"])
-
-    def point_at(particles: Particles, eta: float) -> Float[Array, " K"]:
-        return point_estimate(estimate, keys["point"], target.row(0), particles, eta)
-
-    eta = 1.0 if eta_init is None else float(eta_init)
-    searching = search.init(as_float(eta))
-    trace: list[Record] = []
-    found: _Found | None = None
-    outcome = f"stopped after {max_iterations} iterations, short of the tolerance {tolerance:g}"
-    converged = False
+    run = _Run(
+        target=target,
+        start=check_start(target, draws, check_key),
+        region=region,
+        sampler=sampler,
+        search=RobbinsMonro() if search is None else search,
+        estimate=estimate,
+        eta=1.0 if eta_init is None else float(eta_init),
+        level=level,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+        key=run_key,
+        began=began,
+    )
     with LiveLine(progress, sampler.n_draws) as live:
-        try:
-            live.phase("start: posterior on the data")
-            begun = pilot(keys["pilot"], target, eta, sampler.n_pilot, start)
-            target = begun.target
-            live.phase("start: bootstrap rows")
-            state = sampler.init(keys["walk"], target, begun)
-            for iteration in range(1, max_iterations + 1):
-                reach = sampler.reach(state, eta)
-                if bool(reach.short.any()):
-                    outcome = (
-                        f"{int(reach.short.sum())} rows did not reach eta = {eta:.4g} within the sampler's cap on rungs"
-                    )
-                    break
-                particles = state.particles
-                point = point_at(particles.row(0), eta)
-                levels = critical_levels(target, particles, as_float(eta), region, point)
-                coverage = Coverage(int((levels <= level).sum()), n_rows)
-                trace.append(_record(iteration, eta, coverage, reach, particles, level, time.perf_counter() - began))
-                live.iteration(iteration, eta, coverage, trace[-1].ess)
-                if found is None or abs(coverage - level) <= abs(found.coverage - level):
-                    found = _Found(eta, coverage, particles, point, reach)
-                if abs(coverage - level) < tolerance:
-                    converged, outcome = True, f"coverage within {tolerance:g} of {level:g}"
-                    break
-                if iteration == max_iterations:
-                    break
-                searching = search.update(searching, as_float(float(coverage)), level)
-                eta = float(searching.eta)
-                live.phase(f"to eta {eta:.4g}")
-                state = sampler.move(target, state, eta, live.share)
-        except KeyboardInterrupt:
-            if found is None:
-                raise
-            outcome = f"interrupted in iteration {len(trace) + 1}; this is the best result so far"
-        if found is None:
-            raise RuntimeError(f"nothing to report: {outcome}.")
-        live.phase("coverage curve")
-        reweighted = point_at if callable(estimate) or estimate == "mean" else None
-        curve = local_curve(target, found.particles, found.eta, region, reweighted, level, found.point)
-
-    message = "; ".join([outcome, *_concerns(found, begun.forgot)])
-    if message != outcome or not converged:
-        warnings.warn(f"calibration: {message}.", CalibrationWarning, stacklevel=2)
+        found, curve = run.search_eta(live)
+    if not found.converged or found.concerns:
+        warnings.warn(f"calibration: {found.message}.", CalibrationWarning, stacklevel=2)
     return Result(
         eta=found.eta,
         eta_se=curve.eta_se(),
         coverage=found.coverage,
-        converged=converged,
-        message=message,
-        trace=trace,
-        draws=np.asarray(_equal_draws(keys["draws"], found.particles.row(0))),
+        converged=found.converged,
+        message=found.message,
+        trace=run.trace,
+        draws=np.asarray(_equal_draws(run_key, found.particles)),
         curve=curve,
         estimate=np.asarray(found.point),
         level=level,
@@ -177,14 +134,139 @@ def calibrate(
         counts=counts,
         settings={
             "sampler": sampler,
-            "search": search,
+            "search": run.search,
             "estimate": estimate,
+            "bootstrap": bootstrap,
+            "eta_init": run.eta,
             "tolerance": tolerance,
             "max_iterations": max_iterations,
             "seed": seed,
-            "bootstrap": bootstrap,
         },
     )
+
+
+@dataclass
+class _Found:
+    """An iteration's answer, or the refined one."""
+
+    eta: float
+    coverage: Coverage
+    point: Float[Array, " K"]
+    particles: Particles
+    """On the data's row."""
+    state: Any
+    reach: Reach
+    converged: bool = False
+    outcome: str = ""
+    concerns: list[str] = field(default_factory=list)
+
+    @property
+    def message(self) -> str:
+        return "; ".join([self.outcome, *self.concerns])
+
+
+@dataclass
+class _Run:
+    """One calibration: everything chosen and checked, and the trace as it grows."""
+
+    target: Target
+    start: Float[Array, "M K"] | None
+    region: Region
+    sampler: Sampler
+    search: Search
+    estimate: str | Callable[..., Any]
+    eta: float
+    level: float
+    tolerance: float
+    max_iterations: int
+    key: PRNGKeyArray
+    began: float
+    trace: list[Record] = field(default_factory=list)
+
+    def search_eta(self, live: LiveLine) -> tuple[_Found, Curve]:
+        """The loop over learning rates, then the curve around the last one and the answer from it."""
+        best: _Found | None = None
+        outcome = f"stopped after {self.max_iterations} iterations, short of the tolerance {self.tolerance:g}"
+        mixed = True
+        try:
+            for found, mixed in self._iterations(live):
+                if best is None or self._error(found) <= self._error(best):
+                    best = found
+                if self._error(found) < self.tolerance:
+                    best.converged, outcome = True, f"coverage within {self.tolerance:g} of {self.level:g}"
+                    break
+        except KeyboardInterrupt:
+            if best is None:
+                raise
+            outcome = f"interrupted in iteration {len(self.trace) + 1}; this is the best result so far"
+        except _OutOfReachError as error:
+            if best is None:
+                raise RuntimeError(f"calibration: {error}.") from None
+            outcome = str(error)
+        assert best is not None
+        best.outcome, best.concerns = outcome, _concerns(best.reach, mixed)
+        live.phase("coverage curve")
+        curve = local_curve(
+            self.target,
+            self.sampler.snapshots(self.target, best.state),
+            best.eta,
+            self.region,
+            self._point if callable(self.estimate) or self.estimate == "mean" else lambda *_: best.point,
+            self.level,
+        )
+        return self._refined(best, curve) if best.converged and self.search.refine else best, curve
+
+    def _iterations(self, live: LiveLine) -> Iterator[tuple[_Found, bool]]:
+        """Eta after eta; with each answer, whether the draws on the data had mixed."""
+        pilot_key, walk_key = jax.random.split(self.key)
+        live.phase("start: posterior on the data")
+        begun = pilot(pilot_key, self.target, self.eta, self.sampler.n_pilot, self.start)
+        self.target = begun.target
+        live.phase("start: bootstrap rows")
+        state = self.sampler.init(walk_key, self.target, begun)
+        eta, searching = self.eta, self.search.init(as_float(self.eta))
+        for iteration in range(1, self.max_iterations + 1):
+            found = self._assess(state, eta)
+            self.trace.append(_record(iteration, found, self.level, time.perf_counter() - self.began))
+            live.iteration(iteration, eta, found.coverage, self.trace[-1].ess)
+            yield found, begun.forgot
+            if iteration < self.max_iterations:
+                searching = self.search.update(searching, as_float(float(found.coverage)), self.level)
+                eta = float(searching.eta)
+                live.phase(f"to eta {eta:.4g}")
+                state = self.sampler.move(self.target, state, eta, live.share)
+
+    def _assess(self, state: Any, eta: float) -> _Found:
+        reach = self.sampler.reach(state, eta)
+        short = int(reach.short.sum())
+        if short:
+            raise _OutOfReachError(f"{short} rows did not reach eta = {eta:.4g} within the sampler's cap on rungs")
+        data = state.particles.row(0)
+        point = self._point(data, eta)
+        levels = np.asarray(critical_levels(self.target, state.particles, as_float(eta), self.region, point))
+        return _Found(eta, Coverage(int((levels <= self.level).sum()), len(levels)), point, data, state, reach)
+
+    def _point(self, particles: Particles, eta: float) -> Float[Array, " K"]:
+        return point_estimate(self.estimate, self.key, self.target.row(0), particles, eta)
+
+    def _error(self, found: _Found) -> float:
+        return abs(found.coverage - self.level)
+
+    def _refined(self, found: _Found, curve: Curve) -> _Found:
+        """The answer at the quantile of the rows' critical etas; as it was, if the curve does not hold it."""
+        eta = curve.eta_hat()
+        if not 0 < eta < np.inf:
+            return found
+        covered = int((curve.critical_etas() >= eta).sum())
+        particles, _ = shift(found.particles, as_float(eta - found.eta))
+        point = self._point(particles, eta)
+        return replace(
+            found, eta=eta, coverage=Coverage(covered, found.coverage.n_rows), particles=particles, point=point
+        )
+
+
+class _OutOfReachError(Exception):
+    """The sampler did not get to a learning rate."""
 
 
 def gpc_smc(model: GibbsModel, data: Any, *, seed: Any, n_particles: int = 1000, **options: Any) -> Result:
@@ -214,13 +296,6 @@ def _paper(options: dict[str, Any], sampler: Sampler) -> dict[str, Any]:
     return defaults | options
 
 
-class _Found:
-    """The iteration closest to the level so far."""
-
-    def __init__(self, eta: float, coverage: Coverage, particles: Particles, point: Array, reach: Reach):
-        self.eta, self.coverage, self.particles, self.point, self.reach = eta, coverage, particles, point, reach
-
-
 def _as_sampler(sampler: str | Sampler) -> Sampler:
     if isinstance(sampler, Sampler):
         return sampler
@@ -229,19 +304,18 @@ def _as_sampler(sampler: str | Sampler) -> Sampler:
     return SAMPLERS[sampler]()
 
 
-def _record(
-    iteration: int, eta: float, coverage: Coverage, reach: Reach, particles: Particles, level: float, seconds: float
-) -> Record:
+def _record(iteration: int, found: _Found, level: float, seconds: float) -> Record:
+    sizes = np.asarray(found.reach.ess)
     return Record(
         iteration=iteration,
-        eta=eta,
-        coverage=float(coverage),
-        ess=float(jnp.median(reach.ess)),
-        ess_min=float(reach.ess.min()),
-        rungs=reach.rungs,
-        acceptance=reach.acceptance,
+        eta=found.eta,
+        coverage=float(found.coverage),
+        ess=float(np.median(sizes)),
+        ess_min=float(sizes.min()),
+        rungs=found.reach.rungs,
+        acceptance=found.reach.acceptance,
         seconds=seconds,
-        intervals=np.asarray(_marginal_intervals(particles.row(0), as_float(level))),
+        intervals=np.asarray(_marginal_intervals(found.particles, as_float(level))),
     )
 
 
@@ -258,16 +332,16 @@ def _equal_draws(key: PRNGKeyArray, particles: Particles) -> Float[Array, "M K"]
     return resample(key[None], particles, jnp.ones(1, bool)).theta[:, 0].T
 
 
-def _concerns(found: _Found, pilot_forgot: bool) -> list[str]:
+def _concerns(reach: Reach, pilot_mixed: bool) -> list[str]:
     """What a user should know of the sampling, in words."""
-    reach = found.reach
     concerns = []
     collapsed = int((reach.ess < _COLLAPSED).sum())
     if collapsed:
         concerns.append(f"the weights collapsed on {collapsed} rows (effective size below {_COLLAPSED:g})")
     unmixed = int(reach.unmixed.sum())
-    if unmixed or not pilot_forgot:
-        concerns.append(f"the first particles had not mixed on {unmixed} rows: try more particles or another start")
+    if unmixed or not pilot_mixed:
+        where = f"{unmixed} rows" if unmixed else "the data"
+        concerns.append(f"the first particles had not mixed on {where}: try more particles or another start")
     if reach.invalid:
         concerns.append(f"the loss was NaN at {reach.invalid} particles, which were given up")
     return concerns

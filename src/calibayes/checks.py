@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from calibayes.bootstrap import Bootstrap, Multinomial
+from calibayes.estimate import ESTIMATES
 from calibayes.losses import Generic, LinearLoss
 from calibayes.model import GibbsModel
 from calibayes.target import Target, evaluate
@@ -251,6 +252,11 @@ def check_draws(n_draws: int, dim: int) -> None:
         raise ValueError(
             f"the sampler's particles or draws a row must be at least {needed} for {dim} parameters; got {n_draws}."
         )
+
+
+def check_estimate(estimate: Any) -> None:
+    if not callable(estimate) and estimate not in ESTIMATES:
+        raise ValueError(f"estimate must be one of {', '.join(ESTIMATES)} or a function; got {estimate!r}.")
 
 
 def as_key(seed: Any) -> PRNGKeyArray:

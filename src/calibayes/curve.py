@@ -2,14 +2,14 @@ r"""Coverage against the learning rate, near eta-hat, from the particles already
 
 The risk of every particle is known, so particles sampled at eta-hat answer for a learning rate nearby by
 reweighting, $\exp\{-(\eta - \hat\eta) R\}$, at no further evaluation of the loss. The curve reaches as far as half of
-the effective size lasts, and never below half of eta-hat or beyond twice.
+the effective size lasts, and at most 40% either way on the log scale.
 
 On each row the critical level rises with eta; where it passes the level asked for is the row's critical eta, at which
 its set just lets the point go. Eta-hat is the alpha-quantile of these, and the spread of that quantile over bootstrap
 samples, from its order statistics, is the standard error of eta-hat.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import equinox as eqx
 import jax
@@ -22,8 +22,8 @@ from calibayes.particles import Particles, ess_after, mean, reweight
 from calibayes.regions import Cloud, Point, Region
 from calibayes.target import Target, log_density
 
-_POINTS = 33
-_WIDEST = np.log(1.9)
+_POINTS = 17
+_WIDEST = 0.4
 
 Estimate = Callable[[Particles, float], Float[Array, " K"]]
 
@@ -55,6 +55,14 @@ class Curve(eqx.Module):
         crossing = np.exp(log_eta[lower] + share * (log_eta[upper] - log_eta[lower]))
         return np.where(last < 0, 0.0, np.where(last == inside.shape[0] - 1, np.inf, crossing))
 
+    def eta_hat(self, level: float | None = None) -> float:
+        """The eta at which the sets cover at `level`: between two order statistics of the rows' critical etas."""
+        wanted = self.level if level is None else level
+        ordered = np.sort(self.critical_etas(wanted))
+        n = len(ordered)
+        outside = min(max(round((1 - wanted) * n), 1), n - 1)
+        return float(np.sqrt(ordered[outside - 1] * ordered[outside]))
+
     def eta_se(self, level: float | None = None) -> float:
         """Half the distance between the order statistics one standard error on either side of eta-hat."""
         wanted = self.level if level is None else level
@@ -68,23 +76,31 @@ class Curve(eqx.Module):
 
 def local_curve(
     target: Target,
-    particles: Particles,
+    snapshots: Iterable[Particles],
     eta: float,
     region: Region,
-    estimate: Estimate | None,
+    estimate: Estimate,
     level: float,
-    point: Array,
 ) -> Curve:
-    """The curve around `eta`. `estimate` gives the point on reweighted particles; None keeps `point`."""
-    half_width = _half_width(particles, eta)
-    etas = eta * np.exp(np.linspace(-half_width, half_width, _POINTS))
-    levels, sizes = [], []
-    for value in etas:
-        shifted, size = _shift(particles, as_float(value - eta))
-        at = point if estimate is None else estimate(shifted.row(0), float(value))
-        levels.append(np.asarray(critical_levels(target, shifted, as_float(value), region, at)))
-        sizes.append(float(size))
-    return Curve(etas, np.stack(levels), np.array(sizes), level)
+    """The curve around `eta` from particles there, averaged over snapshots of them."""
+    curves = []
+    etas = np.empty(0)
+    for particles in snapshots:
+        if not curves:
+            half_width = _half_width(particles, eta)
+            etas = eta * np.exp(np.linspace(-half_width, half_width, _POINTS))
+        curves.append([_reweighted_levels(target, particles, value, eta, region, estimate) for value in etas])
+    levels = np.mean([[levels for levels, _ in curve] for curve in curves], axis=0)
+    sizes = np.mean([[size for _, size in curve] for curve in curves], axis=0)
+    return Curve(etas, levels, sizes, level)
+
+
+def _reweighted_levels(
+    target: Target, particles: Particles, eta: float, sampled: float, region: Region, estimate: Estimate
+) -> tuple[np.ndarray, float]:
+    shifted, size = shift(particles, as_float(eta - sampled))
+    point = estimate(shifted.row(0), eta)
+    return np.asarray(critical_levels(target, shifted, as_float(eta), region, point)), float(size)
 
 
 @eqx.filter_jit
@@ -100,7 +116,8 @@ def critical_levels(
 
 
 @jax.jit
-def _shift(particles: Particles, step: Float[Array, ""]) -> tuple[Particles, Float[Array, ""]]:
+def shift(particles: Particles, step: Float[Array, ""]) -> tuple[Particles, Float[Array, ""]]:
+    """Particles reweighted by a step of eta, and the median over rows of the effective size that leaves."""
     steps = jnp.full(particles.risk.shape[0], step)
     size = jnp.median(ess_after(particles.log_weights, particles.risk, steps))
     return particles.with_log_weights(reweight(particles.log_weights, particles.risk, steps)), size

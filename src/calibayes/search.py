@@ -19,6 +19,9 @@ from calibayes.functions import as_float
 class Search(eqx.Module):
     """A rule for the next learning rate."""
 
+    refine: bool = eqx.field(static=True, default=True, kw_only=True)
+    """Whether eta is refined, once the search has stopped, on the rows' critical etas (see `calibayes.curve`)."""
+
     @abstractmethod
     def init(self, eta: Float[Array, "..."]) -> Any:
         """The state at the first learning rate, with `eta` in it."""
@@ -40,7 +43,8 @@ class RobbinsMonro(Search):
     """Stochastic approximation with a step that shrinks.
 
     `gain` multiplies the step; the paper's 1 suits learning rates of the order of one. Eta stays positive: a step
-    that would take it to zero or below halves it instead.
+    that would take it to zero or below halves it instead. The paper reports the eta at which the search stops:
+    `refine=False`. It comes from one side and stops at the first coverage that chance brings near the level.
     """
 
     step: Literal["kesten", "syring-martin"] = eqx.field(static=True, default="kesten")

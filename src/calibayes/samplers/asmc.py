@@ -140,6 +140,12 @@ def move(keys: Key[Array, " B"], target: Target, walkers: Walkers, kernel: Kerne
     )
 
 
+@eqx.filter_jit
+def stay(keys: Key[Array, " B"], target: Target, walkers: Walkers, kernel: Kernel, n_moves: int) -> Walkers:
+    """Some moves of every row where it is."""
+    return jax.lax.fori_loop(0, n_moves, lambda _, w: move(keys, target, w, kernel), walkers)
+
+
 def keep_still(still: Bool[Array, " B"], before: Walkers, after: Walkers) -> Walkers:
     """`after`, but rows of `still` as they were."""
 

@@ -1,12 +1,13 @@
 """What a sampler is: a way to have particles on every row at any learning rate."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from calibayes.particles import Particles
 from calibayes.samplers.start import Pilot
 from calibayes.target import Target
 
@@ -50,6 +51,10 @@ class Sampler(eqx.Module):
     @abstractmethod
     def move(self, target: Target, state: Any, eta: float, on_step: Callable[[float], None]) -> Any:
         """The state at `eta`. `on_step` is told the share of the way, often enough to interrupt."""
+
+    def snapshots(self, target: Target, state: Any) -> Iterator[Particles]:
+        """The particles, and more of them at the same learning rate where they come cheap."""
+        yield state.particles
 
     @abstractmethod
     def reach(self, state: Any, eta: float) -> Reach:

@@ -1,6 +1,6 @@
 """GPC-SMC's sampler: particles carried from one learning rate to the next (paper, section 2.3, figure 3)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -13,12 +13,14 @@ from calibayes.bootstrap import row_keys
 from calibayes.functions import as_float
 from calibayes.kernels import RWMH, Kernel
 from calibayes.particles import Particles, ess, normalise
-from calibayes.samplers.asmc import Ladder, Walkers, climb, start_walking
+from calibayes.samplers.asmc import Ladder, Walkers, climb, start_walking, stay
 from calibayes.samplers.base import Reach, Sampler
 from calibayes.samplers.start import Pilot, by_mcmc, from_prior
 from calibayes.target import Target, log_density
 
 _CHUNK = 16
+_SNAPSHOTS = 8
+_SNAPSHOT_MOVES = 8
 
 
 class SMCState(eqx.Module):
@@ -95,6 +97,13 @@ class SMC(Sampler):
             if arrived == 1:
                 break
         return replace(state, walkers=walkers)
+
+    def snapshots(self, target: Target, state: SMCState) -> Iterator[Particles]:
+        keys = row_keys(jax.random.fold_in(state.key, 1), target.n_rows)
+        walkers = state.walkers
+        for _ in range(_SNAPSHOTS):
+            yield walkers.particles
+            walkers = stay(keys, target, walkers, self.kernel, _SNAPSHOT_MOVES)
 
     def reach(self, state: SMCState, eta: float) -> Reach:
         walkers = state.walkers

@@ -1,0 +1,36 @@
+.PHONY: demo test lint format bench lock clean
+PYTHON ?= python3
+BIN := .venv/bin
+
+demo: .venv/installed
+	$(BIN)/calibayes demo
+
+test: .venv/installed
+	$(BIN)/pytest
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/installed
+	$(BIN)/python -m benchmarks
+
+.venv/installed: pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "calibayes needs Python 3.11 or later; try make PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+# Pin anew what is installed; needs uv (pip install uv).
+lock:
+	uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev \
+		--no-header --no-annotate --no-emit-index-url pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
