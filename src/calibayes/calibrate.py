@@ -182,14 +182,15 @@ class _Run:
     key: PRNGKeyArray
     began: float
     trace: list[Record] = field(default_factory=list)
+    mixed: bool = True
+    """Whether the first draws on the data had forgotten their start."""
 
     def search_eta(self, live: LiveLine) -> tuple[_Found, Curve]:
         """The loop over learning rates, then the curve around the last one and the answer from it."""
         best: _Found | None = None
         outcome = f"stopped after {self.max_iterations} iterations, short of the tolerance {self.tolerance:g}"
-        mixed = True
         try:
-            for found, mixed in self._iterations(live):
+            for found in self._iterations(live):
                 if best is None or self._error(found) <= self._error(best):
                     best = found
                 if self._error(found) < self.tolerance:
@@ -204,7 +205,7 @@ class _Run:
                 raise RuntimeError(f"calibration: {error}.") from None
             outcome = str(error)
         assert best is not None
-        best.outcome, best.concerns = outcome, _concerns(best.reach, mixed)
+        best.outcome, best.concerns = outcome, _concerns(best.reach, self.mixed)
         live.phase("coverage curve")
         curve = local_curve(
             self.target,
@@ -216,12 +217,11 @@ class _Run:
         )
         return self._refined(best, curve) if best.converged and self.search.refine else best, curve
 
-    def _iterations(self, live: LiveLine) -> Iterator[tuple[_Found, bool]]:
-        """Eta after eta; with each answer, whether the draws on the data had mixed."""
+    def _iterations(self, live: LiveLine) -> Iterator[_Found]:
         pilot_key, walk_key = jax.random.split(self.key)
         live.phase("start: posterior on the data")
         begun = pilot(pilot_key, self.target, self.eta, self.sampler.n_pilot, self.start)
-        self.target = begun.target
+        self.target, self.mixed = begun.target, begun.forgot
         live.phase("start: bootstrap rows")
         state = self.sampler.init(walk_key, self.target, begun)
         eta, searching = self.eta, self.search.init(as_float(self.eta))
@@ -229,7 +229,7 @@ class _Run:
             found = self._assess(state, eta)
             self.trace.append(_record(iteration, found, self.level, time.perf_counter() - self.began))
             live.iteration(iteration, eta, found.coverage, self.trace[-1].ess)
-            yield found, begun.forgot
+            yield found
             if iteration < self.max_iterations:
                 searching = self.search.update(searching, as_float(float(found.coverage)), self.level)
                 eta = float(searching.eta)
@@ -260,9 +260,8 @@ class _Run:
         covered = int((curve.critical_etas() >= eta).sum())
         particles, _ = shift(found.particles, as_float(eta - found.eta))
         point = self._point(particles, eta)
-        return replace(
-            found, eta=eta, coverage=Coverage(covered, found.coverage.n_rows), particles=particles, point=point
-        )
+        coverage = Coverage(covered, found.coverage.n_rows)
+        return replace(found, eta=eta, coverage=coverage, particles=particles, point=point)
 
 
 class _OutOfReachError(Exception):

@@ -83,7 +83,7 @@ def local_curve(
     level: float,
 ) -> Curve:
     """The curve around `eta` from particles there, averaged over snapshots of them."""
-    curves = []
+    curves: list[list[tuple[np.ndarray, float]]] = []
     etas = np.empty(0)
     for particles in snapshots:
         if not curves:
