@@ -14,6 +14,7 @@ from calibayes.calibrate import gpc_mcmc as gpc_mcmc
 from calibayes.calibrate import gpc_smc as gpc_smc
 from calibayes.checks import CalibrationWarning as CalibrationWarning
 from calibayes.model import GibbsModel as GibbsModel
+from calibayes.result import Coverage as Coverage
 from calibayes.result import Result as Result
 from calibayes.samplers import MCMC as MCMC
 from calibayes.samplers import SMC as SMC

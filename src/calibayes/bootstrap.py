@@ -5,6 +5,7 @@ draw the row, from a key of its own (`fold_in(key, b)`), so that row b is the sa
 """
 
 from abc import abstractmethod
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -90,11 +91,12 @@ class Block(Bootstrap):
 class Cluster(Bootstrap):
     """Whole groups drawn with replacement; `groups` holds the label of each observation."""
 
-    groups: Int[Array, " N"] = eqx.field(converter=lambda g: jnp.asarray(np.unique(g, return_inverse=True)[1]))
-    n_groups: int = eqx.field(static=True, init=False)
+    groups: Int[Array, " N"]
+    n_groups: int = eqx.field(static=True)
 
-    def __post_init__(self):
-        self.n_groups = int(self.groups.max()) + 1
+    def __init__(self, n_rows: int, groups: Any):
+        labels, indices = np.unique(np.asarray(groups), return_inverse=True)
+        self.n_rows, self.groups, self.n_groups = n_rows, jnp.asarray(indices), len(labels)
 
     def check(self, n):
         if self.groups.shape != (n,):

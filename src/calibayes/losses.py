@@ -15,6 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PyTree
 
 from calibayes.functions import as_float, static
@@ -43,9 +44,10 @@ class _Location(LinearLoss):
 class Quantile(_Location):
     """Check loss: the risk of the `tau`-th conditional quantile (paper, section 3.1)."""
 
-    tau: Float[Array, ""] = eqx.field(converter=as_float)
+    tau: Float[Array, ""]
 
-    def __check_init__(self):
+    def __init__(self, tau: ArrayLike):
+        self.tau = as_float(tau)
         _require_fraction("tau", self.tau)
 
     def rho(self, prediction, y):
@@ -70,9 +72,10 @@ class Squared(_Location):
 class Huber(_Location):
     """Half the squared error up to `delta`, linear beyond: a mean that outliers cannot drag."""
 
-    delta: Float[Array, ""] = eqx.field(converter=as_float, default=1.345)
+    delta: Float[Array, ""]
 
-    def __check_init__(self):
+    def __init__(self, delta: ArrayLike = 1.345):
+        self.delta = as_float(delta)
         if not float(self.delta) > 0:
             raise ValueError(f"delta must be positive; got {float(self.delta)}.")
 
@@ -85,9 +88,10 @@ class Huber(_Location):
 class Expectile(_Location):
     """Asymmetric squared error; `Expectile(0.5)` is `Squared`."""
 
-    tau: Float[Array, ""] = eqx.field(converter=as_float)
+    tau: Float[Array, ""]
 
-    def __check_init__(self):
+    def __init__(self, tau: ArrayLike):
+        self.tau = as_float(tau)
         _require_fraction("tau", self.tau)
 
     def rho(self, prediction, y):

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy import stats
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from calibayes.functions import as_float
@@ -51,8 +52,11 @@ class _Independent(eqx.Module):
 class Normal(_Independent):
     """Independent normal distributions."""
 
-    loc: Float[Array, "..."] = eqx.field(converter=as_float, default=0.0)
-    scale: Float[Array, "..."] = eqx.field(converter=as_float, default=1.0)
+    loc: Float[Array, "..."]
+    scale: Float[Array, "..."]
+
+    def __init__(self, loc: ArrayLike = 0.0, scale: ArrayLike = 1.0):
+        self.loc, self.scale = as_float(loc), as_float(scale)
 
     def log_prob(self, theta: Float[Array, " K"]) -> Float[Array, ""]:
         return stats.norm.logpdf(theta, self.loc, self.scale).sum()
@@ -64,8 +68,11 @@ class Normal(_Independent):
 class Laplace(_Independent):
     """Independent Laplace distributions; the paper's SVM prior has `scale = nu * sigma_k`."""
 
-    loc: Float[Array, "..."] = eqx.field(converter=as_float, default=0.0)
-    scale: Float[Array, "..."] = eqx.field(converter=as_float, default=1.0)
+    loc: Float[Array, "..."]
+    scale: Float[Array, "..."]
+
+    def __init__(self, loc: ArrayLike = 0.0, scale: ArrayLike = 1.0):
+        self.loc, self.scale = as_float(loc), as_float(scale)
 
     def log_prob(self, theta: Float[Array, " K"]) -> Float[Array, ""]:
         return stats.laplace.logpdf(theta, self.loc, self.scale).sum()
@@ -77,9 +84,12 @@ class Laplace(_Independent):
 class StudentT(_Independent):
     """Independent Student t distributions with `df` degrees of freedom."""
 
-    df: Float[Array, "..."] = eqx.field(converter=as_float)
-    loc: Float[Array, "..."] = eqx.field(converter=as_float, default=0.0)
-    scale: Float[Array, "..."] = eqx.field(converter=as_float, default=1.0)
+    df: Float[Array, "..."]
+    loc: Float[Array, "..."]
+    scale: Float[Array, "..."]
+
+    def __init__(self, df: ArrayLike, loc: ArrayLike = 0.0, scale: ArrayLike = 1.0):
+        self.df, self.loc, self.scale = as_float(df), as_float(loc), as_float(scale)
 
     def log_prob(self, theta: Float[Array, " K"]) -> Float[Array, ""]:
         return stats.t.logpdf(theta, self.df, self.loc, self.scale).sum()
@@ -91,10 +101,11 @@ class StudentT(_Independent):
 class Uniform(_Independent):
     """Independent uniform distributions; the posterior stays between `low` and `high`."""
 
-    low: Float[Array, "..."] = eqx.field(converter=as_float)
-    high: Float[Array, "..."] = eqx.field(converter=as_float)
+    low: Float[Array, "..."]
+    high: Float[Array, "..."]
 
-    def __check_init__(self):
+    def __init__(self, low: ArrayLike, high: ArrayLike):
+        self.low, self.high = as_float(low), as_float(high)
         if not (np.asarray(self.low) < np.asarray(self.high)).all():
             raise ValueError(f"low must be below high; got low={self.low}, high={self.high}.")
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from calibayes.functions import as_float
@@ -19,7 +20,7 @@ from calibayes.functions import as_float
 class Search(eqx.Module):
     """A rule for the next learning rate."""
 
-    refine: bool = eqx.field(static=True, default=True, kw_only=True)
+    refine: eqx.AbstractVar[bool]
     """Whether eta is refined, once the search has stopped, on the rows' critical etas (see `calibayes.curve`)."""
 
     @abstractmethod
@@ -47,10 +48,14 @@ class RobbinsMonro(Search):
     `refine=False`. It comes from one side and stops at the first coverage that chance brings near the level.
     """
 
-    step: Literal["kesten", "syring-martin"] = eqx.field(static=True, default="kesten")
-    gain: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
+    step: Literal["kesten", "syring-martin"] = eqx.field(static=True)
+    gain: Float[Array, ""]
+    refine: bool = eqx.field(static=True)
 
-    def __check_init__(self):
+    def __init__(
+        self, step: Literal["kesten", "syring-martin"] = "kesten", gain: ArrayLike = 1.0, *, refine: bool = True
+    ):
+        self.step, self.gain, self.refine = step, as_float(gain), refine
         if self.step not in ("kesten", "syring-martin"):
             raise ValueError(f"step must be 'kesten' or 'syring-martin'; got {self.step!r}.")
         if not float(self.gain) > 0:

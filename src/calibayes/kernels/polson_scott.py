@@ -69,7 +69,7 @@ def _sweep(
     loss_key, prior_key, theta_key = jax.random.split(key, 3)
     inverse_lambda = inverse_gaussian(loss_key, jnp.abs(a * (1 - y * (x @ theta))), jnp.ones_like(a))
     inverse_omega = inverse_gaussian(prior_key, scale * jnp.abs(theta - loc), jnp.square(1 / scale))
-    precision = (x.T * jnp.square(a) * inverse_lambda) @ x + jnp.diag(inverse_omega)
+    precision = (x.T * (jnp.square(a) * inverse_lambda)[None]) @ x + jnp.diag(inverse_omega)
     linear = x.T @ (a * (1 + a * inverse_lambda) * y) + inverse_omega * loc
     root = jnp.linalg.cholesky(precision)
     half = jax.scipy.linalg.solve_triangular(root, linear, lower=True)

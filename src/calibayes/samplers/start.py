@@ -3,9 +3,11 @@
 *From the prior*: ASMC* from eta 0, with coarse rungs. It needs no hint, no gradient and no mode.
 
 *By MCMC*, as the paper suggests: every particle is a chain of its own, started from a draw of the
-posterior on the data, and moved at a fixed eta until the row has forgotten its start: until the
-correlation, over particles, between where they started and where they are has died away in every
-parameter. A row that does not get there in `max_moves` is reported.
+posterior on the data, and moved at a fixed eta until the row has forgotten its start. After n moves the
+correlation, over particles, between where they started and where they are is below 0.1 in every parameter;
+after 3 n it is near 0.001. If the mean of a parameter or of the risk has still changed between n and 3 n, by more
+than its Monte Carlo error, the row was not there yet and begins again from where it is. A row that does not settle in
+`max_moves` is reported.
 """
 
 from typing import NamedTuple
@@ -13,7 +15,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from calibayes.bootstrap import row_keys
 from calibayes.functions import as_float
@@ -22,7 +24,9 @@ from calibayes.particles import Particles, mean, resample
 from calibayes.samplers.asmc import Ladder, Walkers, climb, keep_still, move, start_walking
 from calibayes.target import Target, evaluate
 
-FORGOTTEN = 0.1
+_FAINT = 0.1
+_DRIFT = 4.5
+_UNKNOWN = 2**30
 _CHUNK = 16
 _PILOT_RUNGS = 2_000
 
@@ -68,16 +72,55 @@ def pilot(key: PRNGKeyArray, target: Target, eta: float, n_particles: int, draws
 def by_mcmc(
     key: PRNGKeyArray, target: Target, particles: Particles, eta: float, max_moves: int = 2_000
 ) -> tuple[Walkers, Bool[Array, " B"]]:
-    """Particles moved at `eta` until each row has forgotten its start; and which rows have."""
+    """Particles moved at `eta` until each row has forgotten its start and settled; and which rows have."""
     kernel = RWMH()
     walkers = start_walking(kernel, particles, as_float(eta))
+    memory = _Memory.of(walkers)
     keys = row_keys(key, target.n_rows)
-    forgot = jnp.zeros(target.n_rows, bool)
-    for _ in range(max_moves // _CHUNK):
-        walkers, forgot = _forget(keys, target, walkers, forgot, particles.theta, kernel)
-        if bool(forgot.all()):
+    for _ in range(-(-max_moves // _CHUNK)):
+        walkers, memory = _settle(keys, target, walkers, memory, kernel)
+        if bool(memory.settled.all()):
             break
-    return walkers, forgot
+    return walkers, memory.settled
+
+
+class _Memory(eqx.Module):
+    """Where each row began, and whether it still shows."""
+
+    start: Float[Array, "K B M"]
+    begun: Int[Array, " B"]
+    """Moves when the row began to be watched."""
+    enough: Int[Array, " B"]
+    """Moves at which it will be judged; not known before the correlation with the start is faint."""
+    means: Float[Array, "P B"]
+    """Means of the parameters and the risk at that moment."""
+    settled: Bool[Array, " B"]
+
+    @staticmethod
+    def of(walkers: Walkers) -> "_Memory":
+        n_rows = walkers.moves.shape[0]
+        means, _ = _moments(walkers.particles)
+        return _Memory(
+            walkers.particles.theta, walkers.moves, jnp.full(n_rows, _UNKNOWN), means, jnp.zeros(n_rows, bool)
+        )
+
+    def after(self, walkers: Walkers) -> "_Memory":
+        """What is left after a move."""
+        particles, moves = walkers.particles, walkers.moves
+        means, errors = _moments(particles)
+        correlation = jnp.abs(_correlation(self.start, particles.theta, particles.weights)).max(0)
+        faint = (correlation < _FAINT) & (self.enough == _UNKNOWN)
+        enough = jnp.where(faint, self.begun + 3 * (moves - self.begun), self.enough)
+        judged = (moves >= enough) & ~self.settled
+        drifted = (jnp.abs(means - self.means) > _DRIFT * errors).any(0)
+        again = judged & drifted
+        return _Memory(
+            jnp.where(again[None, :, None], particles.theta, self.start),
+            jnp.where(again, moves, self.begun),
+            jnp.where(again, _UNKNOWN, enough),
+            jnp.where(faint[None], means, self.means),
+            self.settled | (judged & ~drifted),
+        )
 
 
 @eqx.filter_jit
@@ -95,17 +138,24 @@ def _centre(key: PRNGKeyArray, target: Target, particles: Particles) -> tuple[Ta
 
 
 @eqx.filter_jit
-def _forget(keys, target, walkers, forgot, start, kernel):
-    """A few moves of every row that still remembers, and which rows do not any more."""
+def _settle(keys, target, walkers, memory, kernel):
+    """A few moves of every row that has not settled."""
 
     def body(_, carry):
-        walkers, forgot = carry
-        moved = keep_still(forgot, walkers, move(keys, target, walkers, kernel))
-        weights = moved.particles.weights
-        memory = jnp.abs(_correlation(start, moved.particles.theta, weights)).max(0)
-        return moved, forgot | (memory < FORGOTTEN)
+        walkers, memory = carry
+        walkers = keep_still(memory.settled, walkers, move(keys, target, walkers, kernel))
+        return walkers, memory.after(walkers)
 
-    return jax.lax.fori_loop(0, _CHUNK, body, (walkers, forgot))
+    return jax.lax.fori_loop(0, _CHUNK, body, (walkers, memory))
+
+
+def _moments(particles: Particles) -> tuple[Float[Array, "P B"], Float[Array, "P B"]]:
+    """Means of the parameters and the risk, and the error of the difference of two independent such means."""
+    risk = jnp.where(jnp.isfinite(particles.risk), particles.risk, 0.0)
+    values = jnp.concatenate([particles.theta, risk[None]])
+    means = mean(values, particles.weights)
+    variance = mean(jnp.square(values - means[:, :, None]), particles.weights)
+    return means, jnp.sqrt(2 * variance / values.shape[-1])
 
 
 def _correlation(a: Array, b: Array, weights: Array) -> Float[Array, "K B"]:

@@ -1,0 +1,3 @@
+from calibayes.cli import app
+
+app()

@@ -1,0 +1,77 @@
+"""The command line."""
+
+import time
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import calibayes as cb
+
+app = typer.Typer(add_completion=True, no_args_is_help=True, help=cb.__doc__, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def main() -> None:
+    """Learning rates for generalized posteriors whose credible sets cover as often as they say."""
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(cb.__version__)
+
+
+@app.command()
+def demo(
+    n: Annotated[int, typer.Option(help="Observations.", min=10)] = 100,
+    seed: Annotated[int, typer.Option(help="Of the data and of the calibration.")] = 0,
+) -> None:
+    """The paper's median regression, calibrated by GPC-SMC: before and after."""
+    began = time.perf_counter()
+    console = Console()
+    console.print(
+        f"Median regression, y = {cb.datasets.TRUE_THETA[0]:g} + {cb.datasets.TRUE_THETA[1]:g} x + noise, "
+        f"{n} observations. GPC-SMC with 500 bootstrap rows of 1,000 particles.\n"
+    )
+    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    data = cb.datasets.median_regression(n, seed)
+    result = cb.gpc_smc(model, data, seed=seed, names=["intercept", "slope"])
+    console.print(_learning_rate(result))
+    console.print(_intervals(result))
+    console.print(f"[dim]{time.perf_counter() - began:.1f} s, {len(result.trace)} iterations; {result.message}[/dim]")
+    if not result.converged:
+        raise typer.Exit(1)
+
+
+def _learning_rate(result: cb.Result) -> Table:
+    low, high = result.coverage.interval
+    before = result.trace[0]
+    table = Table(title=f"Coverage of {result.level:.0%} {type(result.region).__name__.lower()} sets")
+    for column in ("", "learning rate", "standard error", "coverage", "95% interval of it"):
+        table.add_column(column, justify="right" if column else "left")
+    was = cb.Coverage(round(before.coverage * result.coverage.n_rows), result.coverage.n_rows)
+    table.add_row("before", f"{before.eta:.3f}", "", f"{was:.3f}", "{:.3f} to {:.3f}".format(*was.interval))
+    table.add_row(
+        "calibrated",
+        f"{result.eta:.3f}",
+        f"{result.eta_se:.3f}",
+        f"{result.coverage:.3f}",
+        f"{low:.3f} to {high:.3f}",
+        style="bold",
+    )
+    return table
+
+
+def _intervals(result: cb.Result) -> Table:
+    table = Table(title=f"{result.level:.0%} credible intervals")
+    for column in ("", "true", "before", "calibrated", "width"):
+        table.add_column(column, justify="right" if column else "left")
+    before, after = result.trace[0].intervals, result.marginal_intervals()
+    ratio = np.diff(after)[:, 0] / np.diff(before)[:, 0]
+    for k, name in enumerate(result.names):
+        old, new = ("{:.3f} to {:.3f}".format(*interval[k]) for interval in (before, after))
+        table.add_row(name, f"{cb.datasets.TRUE_THETA[k]:g}", old, new, f"x {ratio[k]:.2f}")
+    return table

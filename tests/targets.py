@@ -1,0 +1,42 @@
+"""Small targets with known answers, shared by the tests of kernels and samplers."""
+
+import jax.numpy as jnp
+import numpy as np
+
+import calibayes as cb
+from calibayes.target import make_target
+
+
+def gamma_target(n_rows=3, n=40, seed=0):
+    """An asymmetric target in closed form: exponential observations with a log-rate parameter.
+
+    The loss `exp(t) y - t` with a flat prior gives exp(t) ~ Gamma(eta * sum(c), rate eta * sum(c y)) on each row.
+    """
+    rng = np.random.default_rng(seed)
+    y = rng.exponential(0.5, n)
+    counts = rng.multinomial(n, np.full(n, 1 / n), size=n_rows - 1)
+    model = cb.GibbsModel(lambda theta, datum: jnp.exp(theta[0]) * datum - theta[0], cb.priors.Uniform(-20, 20), dim=1)
+    target = make_target(model, y, counts, 1)
+    rows = np.concatenate([np.ones((1, n)), counts])
+    return target, rows.sum(1), rows @ y
+
+
+def log_gamma_moments(shape, rate):
+    """Mean, variance and third central moment of the logarithm of a gamma variable."""
+    from scipy.special import digamma, polygamma
+
+    return digamma(shape) - np.log(rate), polygamma(1, shape), polygamma(2, shape)
+
+
+def gamma_draws(rng, shape, rate, size):
+    """Exact draws of the target's theta, laid out (1, B, M)."""
+    draws = rng.gamma(np.asarray(shape)[:, None], 1 / np.asarray(rate)[:, None], (len(shape), size))
+    return jnp.asarray(np.log(draws)[None], float)
+
+
+def svm_target(n_rows=3):
+    """The paper's support vector machine."""
+    x, y = cb.datasets.heart_disease()
+    counts = np.random.default_rng(4).multinomial(len(y), np.full(len(y), 1 / len(y)), size=n_rows - 1)
+    model = cb.GibbsModel(cb.losses.Hinge(), cb.priors.Laplace(scale=10.0))
+    return make_target(model, (x, y), counts, x.shape[1])
