@@ -1,4 +1,4 @@
-.PHONY: demo test lint format bench lock clean
+.PHONY: demo test lint format bench picture lock clean
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -34,3 +34,6 @@ lock:
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+
+picture: .venv/installed
+	$(BIN)/python docs/picture.py

@@ -1,0 +1,73 @@
+"""The picture in the README: `make picture`.
+
+Median regression as in the paper. Left, what the search for the learning rate saw; right, what it did to the intervals.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import calibayes as cb
+
+BEFORE, AFTER, INK = "#b0563a", "#20639b", "#333333"
+
+
+def main(path: str = "docs/picture.png") -> None:
+    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    result = cb.calibrate(model, cb.datasets.median_regression(100, seed=0), seed=0, names=["intercept", "slope"])
+    plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.2, 3.1), width_ratios=[1.25, 1], layout="constrained")
+    draw_coverage(left, result)
+    draw_intervals(right, result)
+    figure.savefig(path, dpi=160)
+
+
+def draw_coverage(axes: plt.Axes, result: cb.Result) -> None:
+    curve = result.curve
+    coverage = curve.coverage()
+    error = np.sqrt(coverage * (1 - coverage) / result.coverage.n_rows)
+    axes.fill_between(
+        curve.etas, coverage - 2 * error, np.minimum(coverage + 2 * error, 1), color=AFTER, alpha=0.15, lw=0
+    )
+    axes.plot(curve.etas, coverage, color=AFTER, lw=1.5)
+    axes.plot(*np.array([(r.eta, r.coverage) for r in result.trace]).T, ".", color=INK, ms=5, label="search")
+    axes.axhline(result.level, color=INK, lw=0.8, ls=":")
+    axes.axvspan(result.eta - result.eta_se, result.eta + result.eta_se, color=AFTER, alpha=0.12, lw=0)
+    axes.plot(result.eta, result.level, "o", color=AFTER, ms=7)
+    axes.annotate(
+        f"$\\hat\\eta$ = {result.eta:.2f} ± {result.eta_se:.2f}",
+        (result.eta, result.level),
+        (8, 12),
+        textcoords="offset points",
+        color=AFTER,
+    )
+    first = result.trace[0]
+    axes.plot(first.eta, first.coverage, "o", color=BEFORE, ms=7)
+    axes.annotate(
+        "$\\eta$ = 1", (first.eta, first.coverage), (0, -18), textcoords="offset points", color=BEFORE, ha="center"
+    )
+    axes.set(xlabel="learning rate", ylabel="coverage of 95% sets", ylim=(0.85, 1.005), xlim=(0.9, None))
+
+
+def draw_intervals(axes: plt.Axes, result: cb.Result) -> None:
+    names = result.names
+    for intervals, color, shift, label in (
+        (result.trace[0].intervals, BEFORE, 0.12, "uncalibrated, $\\eta$ = 1"),
+        (result.marginal_intervals(), AFTER, -0.12, "calibrated"),
+    ):
+        centred = intervals - np.array(cb.datasets.TRUE_THETA)[:, None]
+        for k, (low, high) in enumerate(centred):
+            axes.plot(
+                [low, high], [k + shift] * 2, color=color, lw=5, solid_capstyle="round", label=label if k == 0 else None
+            )
+    axes.axvline(0, color=INK, lw=0.8, ls=":")
+    axes.set(
+        yticks=range(len(names)),
+        yticklabels=names,
+        ylim=(-0.5, len(names) - 0.1),
+        xlabel="95% interval, less the truth",
+    )
+    axes.legend(frameon=False, loc="upper center", ncols=2, fontsize=8.5, bbox_to_anchor=(0.45, 1.04))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Data are arguments of compiled functions: another dataset, loss parameter or fresh lambda compiles nothing."""
+
+import logging
+from contextlib import contextmanager
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import calibayes as cb
+
+SMALL = {"bootstrap": 100, "progress": False, "tolerance": 0.03, "eta_init": 1.0, "region": "box"}
+
+
+@contextmanager
+def compilations():
+    """The functions that XLA compiles meanwhile."""
+    compiled = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            message = record.getMessage()
+            if message.startswith("Finished XLA compilation"):
+                compiled.append(message)
+
+    handler = Handler()
+    logger = logging.getLogger("jax._src.dispatch")
+    logger.addHandler(handler)
+    with jax.log_compiles():
+        yield compiled
+    logger.removeHandler(handler)
+
+
+def median(seed, tau=0.5, sampler=None, **options):
+    model = cb.GibbsModel(cb.losses.Quantile(tau), cb.priors.Normal(scale=50.0 + seed))
+    x, y = cb.datasets.median_regression(50, seed)
+    cb.calibrate(model, (x, y), seed=seed, sampler=sampler or cb.SMC(n_particles=200), **SMALL | options)
+
+
+def lambda_model(seed):
+    model = cb.GibbsModel(lambda theta, datum: jnp.abs(datum - theta[0]), cb.priors.Normal(scale=10.0), dim=1)
+    y = np.random.default_rng(seed).normal(size=40)
+    cb.calibrate(model, y, seed=seed, sampler=cb.SMC(n_particles=200), **SMALL)
+
+
+@pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
+@pytest.mark.parametrize(
+    "calibration",
+    [
+        median,
+        lambda seed: median(seed, tau=0.3 + 0.1 * seed),
+        lambda seed: median(seed, sampler=cb.MCMC(n_draws=200, n_warmup=100)),
+        lambda_model,
+    ],
+    ids=["smc", "another tau", "mcmc", "fresh lambda"],
+)
+def test_second_dataset_compiles_nothing(calibration):
+    calibration(1)
+    with compilations() as second:
+        calibration(2)
+    assert not second, second
+
+
+@pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
+def test_big_programs_are_compiled_once():
+    """The ladder and the start are compiled once for the data's row and once for all rows, no more."""
+    jax.clear_caches()
+    with compilations() as compiled:
+        median(1, tolerance=0.005, max_iterations=4)
+    for name in ("jit(climb)", "jit(_settle)"):
+        assert sum(name in message for message in compiled) == 2, compiled

@@ -1,0 +1,95 @@
+"""Functions made from the same code over the same values are one function, and compile once."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from calibayes.functions import Function, as_float, static
+
+
+def capturing(value):
+    return static(lambda theta: theta * value)
+
+
+def with_default(value):
+    return static(lambda theta, scale=value: theta * scale)
+
+
+def with_keyword_default(value):
+    return static(lambda theta, *, scale=value: theta * scale)
+
+
+MAKERS = [capturing, with_default, with_keyword_default]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("value", [2.0, 3, True, "a", None])
+def test_remade_function_is_equal(make, value):
+    first, second = make(value), make(value)
+    assert first.fn is not second.fn
+    assert first == second
+    assert hash(first) == hash(second)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize(("a", "b"), [(2.0, 3.0), (1, 1.0), (1, True), ("a", "b"), (0.0, None)])
+def test_other_value_is_another_function(make, a, b):
+    """A number of another type makes another dtype, so 1, 1.0 and True must not be mistaken for each other."""
+    assert make(a) != make(b)
+
+
+def test_other_code_is_another_function():
+    plus, minus = static(lambda theta: theta + 1), static(lambda theta: theta - 1)
+    assert plus != minus
+    assert capturing(2.0) != with_default(2.0)
+    assert plus != plus.fn
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("array", [np.arange(3.0), jnp.arange(3.0)], ids=["numpy", "jax"])
+def test_arrays_compare_by_identity(make, array):
+    """Equality of arrays has no truth value, and comparing large ones would cost; identity is enough."""
+    assert make(array) == make(array)
+    assert make(array) != make(array + 0)
+
+
+def test_remade_function_does_not_recompile():
+    traces = []
+
+    @eqx.filter_jit
+    def apply(fn, theta):
+        traces.append(1)
+        return fn(theta)
+
+    def results(*values):
+        return [float(apply(capturing(value), jnp.ones(()))) for value in values]
+
+    assert results(2.0, 2.0) == [2.0, 2.0]
+    assert len(traces) == 1
+    assert results(5.0, 2.0) == [5.0, 2.0]
+    assert len(traces) == 2
+
+
+def test_static_leaves_modules_alone():
+    """A module keeps its arrays as leaves; only plain functions are wrapped."""
+    layer = eqx.nn.Identity()
+    assert static(layer) is layer
+    assert isinstance(static(lambda theta: theta), Function)
+    assert static(np.negative) is np.negative
+
+
+def test_function_calls_and_names_what_it_wraps():
+    def double(theta):
+        return 2 * theta
+
+    wrapped = static(double)
+    assert wrapped(4) == 8
+    assert repr(wrapped) == "double"
+
+
+@pytest.mark.parametrize("value", [1, True, np.float64(1), np.arange(3), [1, 2]])
+def test_as_float_is_of_the_default_type(value):
+    array = as_float(value)
+    assert array.dtype == jnp.zeros(()).dtype
+    np.testing.assert_array_equal(array, np.asarray(value, float))

@@ -1,0 +1,195 @@
+"""What a user holds in hand after a calibration."""
+
+import os
+import signal
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+import calibayes as cb
+from calibayes.result import Coverage
+
+SMALL = {"bootstrap": 200, "sampler": cb.SMC(n_particles=200, ess_target=0.99), "progress": False, "tolerance": 0.02}
+
+
+def problem(n=60, seed=0):
+    x, y = cb.datasets.median_regression(n, seed)
+    return cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0)), (x, y)
+
+
+@pytest.fixture(scope="module")
+def result():
+    model, (x, y) = problem()
+    frame = pd.DataFrame(x, columns=["one", "age"])
+    return cb.calibrate(model, (frame, pd.Series(y)), seed=0, **SMALL)
+
+
+def test_fields(result):
+    assert result.converged
+    assert 0.5 < result.eta < 6
+    assert 0 < result.eta_se < result.eta
+    assert result.draws.shape == (200, 2)
+    assert result.names == ["one", "age"]
+    assert result.counts.shape == (200, 60)
+    low, high = result.coverage.interval
+    assert low < result.coverage < high
+    assert abs(result.coverage - 0.95) <= 0.02
+    assert [record.iteration for record in result.trace] == list(range(1, len(result.trace) + 1))
+    assert result.trace[0].eta == 1.0
+    assert result.curve.coverage().shape == result.curve.etas.shape
+    assert (np.diff(result.curve.coverage()) <= 0.01).all()
+    assert result.settings["seed"] == 0
+
+
+def test_repr_and_summary(result):
+    assert f"{result.eta:.4g}" in repr(result)
+    assert "NOT CONVERGED" not in repr(result)
+    text = result.summary()
+    assert "converged" in text
+    assert "age" in text
+    assert "95% low" in text
+    low, high = result.marginal_intervals()[1]
+    assert f"{low:.4g}" in text
+    assert f"{high:.4g}" in text
+
+
+def test_datatree(result):
+    tree = result.to_datatree()
+    assert tree["posterior"]["theta"].shape == (1, 200, 2)
+    assert list(tree["posterior"]["parameter"].values) == ["one", "age"]
+    assert tree["posterior"].attrs["eta"] == result.eta
+
+
+def test_wilson_interval():
+    """Against scipy's, on an asymmetric share."""
+    from scipy.stats import binomtest
+
+    exact = binomtest(470, 500).proportion_ci(method="wilson")
+    np.testing.assert_allclose(Coverage(470, 500).interval, (exact.low, exact.high), rtol=1e-6)
+    assert Coverage(500, 500).interval[1] == 1
+
+
+def test_same_seed_same_result(result):
+    model, (x, y) = problem()
+    again = cb.calibrate(model, (x, y), seed=jax.random.key(0), **SMALL)
+    assert again.eta == result.eta
+    np.testing.assert_array_equal(again.draws, result.draws)
+    other = cb.calibrate(model, (x, y), seed=1, **SMALL)
+    assert other.eta != result.eta
+
+
+def test_iteration_cap_is_said():
+    model, data = problem()
+    with pytest.warns(cb.CalibrationWarning, match="stopped after 2 iterations"):
+        stopped = cb.calibrate(model, data, seed=0, max_iterations=2, **SMALL | {"tolerance": 0.005})
+    assert not stopped.converged
+    assert len(stopped.trace) == 2
+    assert "NOT CONVERGED" in repr(stopped)
+    assert "NOT CONVERGED" in stopped.summary()
+
+
+def test_cap_on_rungs_is_said():
+    model, data = problem()
+    capped = cb.SMC(n_particles=200, ess_target=0.9999, max_rungs=1)
+    with pytest.warns(cb.CalibrationWarning, match="did not reach eta"):
+        stopped = cb.calibrate(model, data, seed=0, **SMALL | {"sampler": capped, "tolerance": 0.005})
+    assert not stopped.converged
+    assert stopped.eta == 1.0
+
+
+class StopInSecondMove(cb.SMC):
+    """A sampler that is interrupted on its way to the third learning rate, as by Ctrl-C."""
+
+    def move(self, target, state, eta, on_step):
+        def told(share):
+            on_step(share)
+            if eta > 1.05:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return super().move(target, state, eta, told)
+
+
+def test_ctrl_c_leaves_the_best_result_so_far():
+    model, data = problem()
+    sampler = StopInSecondMove(n_particles=200, ess_target=0.99)
+    assert threading.current_thread() is threading.main_thread()
+    with pytest.warns(cb.CalibrationWarning, match="interrupted"):
+        stopped = cb.calibrate(model, data, seed=0, **SMALL | {"sampler": sampler, "tolerance": 0.005})
+    assert not stopped.converged
+    assert len(stopped.trace) >= 1
+    closest = min(stopped.trace, key=lambda record: (abs(record.coverage - 0.95), -record.iteration))
+    assert stopped.eta == closest.eta
+    assert stopped.draws.shape == (200, 2)
+    assert np.isfinite(stopped.draws).all()
+
+
+def test_ctrl_c_before_anything_is_an_interrupt(monkeypatch):
+    model, data = problem()
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["calibayes.calibrate"], "pilot", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cb.calibrate(model, data, seed=0, **SMALL)
+
+
+def test_losses_that_are_nan_for_some_particles_are_counted():
+    """A loss that fails on a part of the prior's range: those particles get no weight, and are counted."""
+    y = np.random.default_rng(0).normal(1.0, 1.0, 50)
+    model = cb.GibbsModel(
+        lambda theta, datum: jnp.where(theta[0] < -1.5, jnp.nan, 0.5 * (datum - theta[0]) ** 2),
+        cb.priors.Normal(scale=3.0),
+        dim=1,
+    )
+    with pytest.warns(cb.CalibrationWarning, match="NaN at"):
+        found = cb.calibrate(model, y, region=cb.regions.Interval(0), seed=0, eta_init=0.05, **SMALL)
+    assert np.isfinite(found.draws).all()
+    assert (found.draws >= -1.5).all()
+
+
+def test_printed_initial_weights_square_the_posterior():
+    """As printed, draws of the posterior are weighted by its density: about twice the learning rate (section 2.3)."""
+    model, data = problem()
+    common = {"seed": 0, "max_iterations": 1, "region": "box"} | SMALL
+    spread = {}
+    for weights in ("uniform", "density"):
+        sampler = cb.SMC(n_particles=2000, initial_weights=weights)
+        with pytest.warns(cb.CalibrationWarning):
+            spread[weights] = cb.calibrate(model, data, **common | {"sampler": sampler, "tolerance": 0.005}).draws.std(
+                0
+            )
+    # Half the variance, to about 10% with 2,000 particles of which some 1,700 count.
+    np.testing.assert_allclose(spread["density"] ** 2 / spread["uniform"] ** 2, 0.5, atol=0.12)
+
+
+def test_start_from_draws(result):
+    """A posterior sample from elsewhere replaces the start from the prior, which may then lack `sample`."""
+
+    class Flat:
+        def log_prob(self, theta):
+            return jnp.zeros(())
+
+    _, data = problem()
+    rng = np.random.default_rng(0)
+    draws = result.draws[rng.integers(0, 200, 300)] + rng.normal(0, 0.05, (300, 2))
+    found = cb.calibrate(cb.GibbsModel(cb.losses.Quantile(0.5), Flat()), data, draws=draws, seed=0, **SMALL)
+    assert abs(np.log(found.eta / result.eta)) < 4 * np.hypot(found.eta_se, result.eta_se) / result.eta
+
+
+def test_start_from_the_prior_agrees(result):
+    model, data = problem()
+    sampler = cb.SMC(n_particles=200, ess_target=0.99, start="prior", resampling="systematic", n_moves=2)
+    found = cb.calibrate(
+        model,
+        data,
+        bootstrap=result.counts,
+        seed=3,
+        **{k: v for k, v in SMALL.items() if k != "bootstrap"} | {"sampler": sampler},
+    )
+    assert abs(np.log(found.eta / result.eta)) < 4 * result.eta_se / result.eta

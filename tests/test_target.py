@@ -1,0 +1,184 @@
+"""The weighted risk against sums in float64, loss by loss and at sizes where float32 could go wrong."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+import calibayes as cb
+from calibayes.target import Target, log_density, make_target
+
+PRIOR = cb.priors.Normal(0.5, 10.0)
+LOSSES = {
+    "quantile": (cb.losses.Quantile(0.2), lambda f, y: (y - f) * (0.2 - (y < f))),
+    "absolute": (cb.losses.Absolute(), lambda f, y: np.abs(y - f)),
+    "squared": (cb.losses.Squared(), lambda f, y: (y - f) ** 2 / 2),
+    "huber": (cb.losses.Huber(2.0), lambda f, y: np.where(abs(y - f) < 2, (y - f) ** 2 / 2, 2 * abs(y - f) - 2)),
+    "expectile": (cb.losses.Expectile(0.8), lambda f, y: np.where(y < f, 0.2, 0.8) * (y - f) ** 2),
+    "hinge": (cb.losses.Hinge(), lambda f, y: 2 * np.maximum(0, 1 - y * f)),
+    "logistic": (cb.losses.Logistic(), lambda f, y: np.logaddexp(0, -y * f)),
+    "own": (cb.losses.Linear(lambda f, y: jnp.exp(0.3 * (f - y))), lambda f, y: np.exp(0.3 * (f - y))),
+}
+risk_of = eqx.filter_jit(Target.risk)
+
+
+def problem(name, n, k, n_rows=3, seed=0):
+    """Skewed covariates, labels or values of y, and counts with zeros."""
+    rng = np.random.default_rng(seed)
+    x = np.column_stack([np.ones(n), rng.exponential(size=(n, k - 1))])
+    y = 1 + x @ rng.normal(size=k) / k + rng.standard_t(4, size=n)
+    y = np.where(y > np.median(y), 1.0, -1.0) if name in ("hinge", "logistic") else y
+    return x, y, rng.multinomial(n, np.full(n, 1 / n), size=n_rows)
+
+
+def particles(k, n_rows, m=5, seed=1):
+    return np.random.default_rng(seed).normal(0.3, 0.7, size=(k, n_rows, m)).astype(np.float32)
+
+
+def brute(rho, x, y, counts, theta):
+    rows = np.concatenate([np.ones((1, len(y))), counts])
+    losses = rho(np.einsum("nk,kbm->nbm", x, theta.astype(np.float64)), y[:, None, None])
+    return np.einsum("bn,nbm->bm", rows, losses)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(("n", "k"), [(21, 3), (16, 1), (43, 20)], ids=["odd", "one parameter", "matrix product"])
+def test_risk(name, n, k):
+    """Sums of n terms in float32: a relative error of about 1e-7 sqrt(n) of the largest risk, and 1e-5 allowed."""
+    loss, rho = LOSSES[name]
+    x, y, counts = problem(name, n, k)
+    theta = particles(k, 4)
+    target = make_target(cb.GibbsModel(loss, PRIOR), (x, y), counts, k)
+    assert (target.dim, target.n_rows, target.linear) == (k, 4, True)
+    reference = np.broadcast_to(np.asarray(target.reference)[:, None, None], theta.shape)
+    total = brute(rho, x, y, counts, theta)
+    expected = total - brute(rho, x, y, counts, reference)
+    np.testing.assert_allclose(risk_of(target, jnp.asarray(theta)), expected, atol=1e-5 * np.abs(total).max())
+
+
+@pytest.mark.parametrize("name", ["quantile", "hinge"])
+def test_generic_loss_equals_linear_one(name):
+    loss, _ = LOSSES[name]
+    x, y, counts = problem(name, 21, 3)
+    theta = jnp.asarray(particles(3, 4))
+    linear = make_target(cb.GibbsModel(loss, PRIOR), (x, y), counts, 3)
+    model = cb.GibbsModel(lambda t, datum: loss.rho(datum["x"] @ t, datum["y"]), PRIOR, dim=3)
+    generic = make_target(model, {"x": x, "y": y}, counts, 3).recentre(linear.reference)
+    assert not generic.linear
+    a, b = risk_of(linear, theta), risk_of(generic, theta)
+    np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(a).max())
+
+
+@pytest.mark.parametrize("name", ["quantile", "squared", "logistic", "own"])
+def test_recentring_shifts_every_row_by_a_constant(name):
+    """The constant is the risk of the new reference; at the reference itself the risk is zero."""
+    loss, rho = LOSSES[name]
+    x, y, counts = problem(name, 21, 3)
+    theta = particles(3, 4)
+    target = make_target(cb.GibbsModel(loss, PRIOR), (x, y), counts, 3)
+    new = jnp.array([0.4, -0.2, 0.9])
+    shift = risk_of(target, jnp.asarray(theta)) - risk_of(target.recentre(new), jnp.asarray(theta))
+    old = np.asarray(target.reference)
+    at = [np.broadcast_to(np.asarray(r)[:, None, None], (3, 4, 1)) for r in (new, old)]
+    expected = brute(rho, x, y, counts, at[0]) - brute(rho, x, y, counts, at[1])
+    scale = np.abs(brute(rho, x, y, counts, theta)).max()
+    np.testing.assert_allclose(shift, np.broadcast_to(expected, shift.shape), atol=1e-5 * scale)
+    assert (risk_of(target.recentre(new), jnp.asarray(at[0])) == 0).all()
+
+
+def test_row_alone():
+    x, y, counts = problem("quantile", 21, 3)
+    target = make_target(cb.GibbsModel(LOSSES["quantile"][0], PRIOR), (x, y), counts, 3)
+    theta = jnp.asarray(particles(3, 4))
+    alone = risk_of(target.row(2), theta[:, 2:3])
+    np.testing.assert_allclose(alone[0], risk_of(target, theta)[2], rtol=1e-6)
+
+
+def test_log_density_is_that_of_the_posterior():
+    x, y, counts = problem("squared", 21, 3)
+    target = make_target(cb.GibbsModel(LOSSES["squared"][0], PRIOR), (x, y), counts, 3)
+    theta = particles(3, 4)
+    eta = np.array([0.5, 1.0, 2.0, 0.0], np.float32)
+    at = target.evaluate(jnp.asarray(theta))
+    np.testing.assert_allclose(at.weights, 1 / 5, rtol=1e-6)
+    log_prior = (-0.5 * ((theta - 0.5) / 10.0) ** 2 - np.log(10.0 * np.sqrt(2 * np.pi))).sum(0)
+    np.testing.assert_allclose(at.log_prior, log_prior, rtol=1e-5)
+    expected = -eta[:, None] * np.asarray(at.risk) + log_prior
+    np.testing.assert_allclose(log_density(at, jnp.asarray(eta)), expected, rtol=1e-5)
+
+
+def one_sided(sign):
+    """Infinite (`sign` 1), minus infinite (-1) or no number (nan) for predictions above y."""
+    return cb.losses.Linear(lambda f, y: jnp.where(f > y, sign * jnp.inf, y - f))
+
+
+@pytest.mark.parametrize("generic", [False, True])
+def test_what_a_row_does_not_hold_cannot_touch_it(generic):
+    """Observation 3 is impossible at theta = 2. The row without it stays finite; the others have density zero."""
+    y = np.array([4.0, 6.0, 5.0, 1.0, 7.0])
+    counts = np.array([[1, 2, 1, 0, 1], [1, 1, 1, 1, 1]])
+    loss = one_sided(1)
+    model = cb.GibbsModel(lambda t, d: loss.rho(t[0], d), PRIOR, dim=1) if generic else cb.GibbsModel(loss, PRIOR)
+    data = y if generic else (np.ones((5, 1)), y)
+    target = make_target(model, data, counts, 1)
+    at = target.evaluate(jnp.full((1, 3, 1), 2.0))
+    # Relative to theta = 0, where every loss is y: five counts of -2.
+    np.testing.assert_allclose(at.risk[:, 0], [np.inf, -10, np.inf])
+    density = log_density(at, jnp.ones(3))
+    assert np.isfinite(density[1, 0])
+    assert (density[np.array([0, 2]), 0] == -jnp.inf).all()
+
+
+@pytest.mark.parametrize("sign", [-1, np.nan])
+def test_a_loss_that_fails_is_nan_with_density_zero(sign):
+    """Minus infinity would win every comparison: it is a failure too."""
+    model = cb.GibbsModel(one_sided(sign), PRIOR)
+    target = make_target(model, (np.ones((3, 1)), np.array([1.0, 5.0, 6.0])), np.ones((1, 3)), 1)
+    at = target.evaluate(jnp.full((1, 2, 1), 2.0))
+    assert np.isnan(at.risk).all()
+    assert (log_density(at, jnp.ones(2)) == -jnp.inf).all()
+
+
+def test_infinite_loss_at_the_reference():
+    """Zero, the first reference, may be impossible for some observation; risks elsewhere are still risks."""
+    y = np.array([-1.0, 2.0, 3.0])
+    target = make_target(cb.GibbsModel(one_sided(1), PRIOR), (np.ones((3, 1)), y), np.ones((1, 3)), 1)
+    risk = risk_of(target, jnp.array([[[-1.5, -2.0], [-1.5, -2.0]]]))
+    assert np.isfinite(risk).all()
+    np.testing.assert_allclose(risk[:, 1] - risk[:, 0], 1.5, rtol=1e-6)
+
+
+def test_another_dataset_does_not_recompile():
+    traces = []
+
+    @eqx.filter_jit
+    def risk(target, theta):
+        traces.append(1)
+        return target.risk(theta)
+
+    theta = jnp.asarray(particles(3, 4))
+    for seed, tau in ((0, 0.2), (1, 0.6)):
+        x, y, counts = problem("quantile", 21, 3, seed=seed)
+        risk(make_target(cb.GibbsModel(cb.losses.Quantile(tau), PRIOR), (x, y), counts, 3), theta)
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("name", ["quantile", "squared", "hinge", "logistic"])
+def test_float32_at_a_million_observations(name):
+    """Differences of risks within a posterior are of the order of one; 1e-2 of error is a density right to 1%."""
+    n = 1_000_000
+    x, y, counts = problem(name, n, 2, n_rows=1)
+    y = y + 1e3 if name == "squared" else y
+    loss, rho = LOSSES[name]
+    fit = np.linalg.lstsq(x, y)[0]
+    simplex = fit + np.array([[0, 0], [0.1, 0], [0, 0.1]])
+    options = {"initial_simplex": simplex, "xatol": 1e-4, "fatol": 0.1}
+    centre = minimize(lambda t: rho(x @ t, y).sum(), fit, method="Nelder-Mead", options=options).x
+    target = make_target(cb.GibbsModel(loss, PRIOR), (x, y), counts, 2).recentre(jnp.asarray(centre, float))
+    theta = (centre + np.random.default_rng(2).normal(size=(5, 2)) / np.sqrt(n)).T.astype(np.float32)
+    risk = np.asarray(risk_of(target, jnp.asarray(np.repeat(theta[:, None], 2, 1))), float)
+    losses = rho(x @ theta.astype(np.float64), y[:, None])
+    exact = np.stack([losses.sum(0), counts[0] @ losses])
+    assert np.abs((risk - risk[:, :1]) - (exact - exact[:, :1])).max() < 1e-2
+    assert (np.ptp(exact, axis=1) > 0.1).all()
