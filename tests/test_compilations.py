@@ -68,5 +68,5 @@ def test_big_programs_are_compiled_once():
     jax.clear_caches()
     with compilations() as compiled:
         median(1, tolerance=0.005, max_iterations=4)
-    for name in ("jit(climb)", "jit(_settle)"):
+    for name in ("jit(climb)", "jit(stay)"):
         assert sum(name in message for message in compiled) == 2, compiled

@@ -51,9 +51,9 @@ def test_uniform_is_zero_outside_its_bounds(theta):
 
 @pytest.mark.parametrize("name", CASES)
 def test_samples(name, key):
-    """Each parameter by Kolmogorov and Smirnov's test, at 1e-4; independence by Spearman's correlation.
+    """Each parameter by Kolmogorov and Smirnov's test, at 1e-4, and its tails; independence by Spearman's correlation.
 
-    Rank correlations of independent columns have standard deviation 1 / sqrt(n - 1): four of them, for 3 pairs.
+    Tails of 2% in all have a binomial error; rank correlations of independent columns have 1 / sqrt(n - 1). Four each.
     """
     prior, reference = CASES[name]
     n = 4000
@@ -63,6 +63,7 @@ def test_samples(name, key):
     cdf = reference.cdf(draws)
     for k in range(3):
         assert stats.kstest(cdf[:, k], "uniform").pvalue > 1e-4
+    assert (np.abs((np.abs(cdf - 0.5) > 0.49).mean(0) - 0.02) < 4 * np.sqrt(0.02 * 0.98 / n)).all()
     correlation = stats.spearmanr(draws).statistic[np.triu_indices(3, 1)]
     assert np.abs(correlation).max() < 4 / np.sqrt(n - 1)
 

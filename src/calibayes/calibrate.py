@@ -90,6 +90,9 @@ def calibrate(
     n_rows = rows.n_rows if isinstance(rows, Bootstrap) else len(rows)
     check_numbers(level, tolerance, eta_init, max_iterations, n_rows)
     check_estimate(estimate)
+    search = RobbinsMonro() if search is None else search
+    if not isinstance(search, Search):
+        raise TypeError(f"search must be a RobbinsMonro(...); got {search!r}.")
     region, sampler = as_region(region), _as_sampler(sampler)
     region.check(observations.dim)
     check_draws(sampler.n_draws, observations.dim)
@@ -103,7 +106,7 @@ def calibrate(
         start=check_start(target, draws, check_key),
         region=region,
         sampler=sampler,
-        search=RobbinsMonro() if search is None else search,
+        search=search,
         estimate=estimate,
         eta=1.0 if eta_init is None else float(eta_init),
         level=level,
@@ -134,7 +137,7 @@ def calibrate(
         counts=counts,
         settings={
             "sampler": sampler,
-            "search": run.search,
+            "search": search,
             "estimate": estimate,
             "bootstrap": bootstrap,
             "eta_init": run.eta,

@@ -141,9 +141,17 @@ def move(keys: Key[Array, " B"], target: Target, walkers: Walkers, kernel: Kerne
 
 
 @eqx.filter_jit
-def stay(keys: Key[Array, " B"], target: Target, walkers: Walkers, kernel: Kernel, n_moves: int) -> Walkers:
-    """Some moves of every row where it is."""
-    return jax.lax.fori_loop(0, n_moves, lambda _, w: move(keys, target, w, kernel), walkers)
+def stay(
+    keys: Key[Array, " B"],
+    target: Target,
+    walkers: Walkers,
+    kernel: Kernel,
+    n_moves: Int[Array, ""],
+    still: Bool[Array, " B"],
+) -> Walkers:
+    """Some moves of every row where it is, but for rows that keep still."""
+    moved = jax.lax.fori_loop(0, n_moves, lambda _, w: move(keys, target, w, kernel), walkers)
+    return keep_still(still, walkers, moved)
 
 
 def keep_still(still: Bool[Array, " B"], before: Walkers, after: Walkers) -> Walkers:

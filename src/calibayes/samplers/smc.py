@@ -101,9 +101,10 @@ class SMC(Sampler):
     def snapshots(self, target: Target, state: SMCState) -> Iterator[Particles]:
         keys = row_keys(jax.random.fold_in(state.key, 1), target.n_rows)
         walkers = state.walkers
+        n_moves, none = jnp.asarray(_SNAPSHOT_MOVES), jnp.zeros(target.n_rows, bool)
         for _ in range(_SNAPSHOTS):
             yield walkers.particles
-            walkers = stay(keys, target, walkers, self.kernel, _SNAPSHOT_MOVES)
+            walkers = stay(keys, target, walkers, self.kernel, n_moves, none)
 
     def reach(self, state: SMCState, eta: float) -> Reach:
         walkers = state.walkers

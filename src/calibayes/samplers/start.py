@@ -21,13 +21,15 @@ from calibayes.bootstrap import row_keys
 from calibayes.functions import as_float
 from calibayes.kernels import RWMH
 from calibayes.particles import Particles, mean, resample
-from calibayes.samplers.asmc import Ladder, Walkers, climb, keep_still, move, start_walking
+from calibayes.samplers.asmc import Ladder, Walkers, climb, start_walking, stay
 from calibayes.target import Target, evaluate
 
 _FAINT = 0.1
+_ALIVE = 10
 _DRIFT = 4.5
 _UNKNOWN = 2**30
 _CHUNK = 16
+_LOOK_EVERY = 4
 _PILOT_RUNGS = 2_000
 
 
@@ -44,6 +46,12 @@ def from_prior(key: PRNGKeyArray, target: Target, eta: float, n_particles: int) 
     """Particles at `eta` on every row, by ASMC* from the prior."""
     ladder = Ladder(RWMH(), ess_target=0.5, resample_below=0.9, n_moves=4 + target.dim, resampling="stratified")
     particles = _prior_particles(key, target, n_particles)
+    alive = int(jnp.isfinite(particles.risk).sum(-1).min())
+    if alive < _ALIVE:
+        raise ValueError(
+            f"the loss is infinite or NaN at all but {alive} of {n_particles} draws of the prior. Choose a prior "
+            "nearer to where the loss is finite, or pass draws of the posterior (draws=)."
+        )
     walkers = start_walking(ladder.kernel, particles, as_float(0.0))
     keys = row_keys(key, target.n_rows)
     for _ in range(_PILOT_RUNGS // _CHUNK):
@@ -77,8 +85,9 @@ def by_mcmc(
     walkers = start_walking(kernel, particles, as_float(eta))
     memory = _Memory.of(walkers)
     keys = row_keys(key, target.n_rows)
-    for _ in range(-(-max_moves // _CHUNK)):
-        walkers, memory = _settle(keys, target, walkers, memory, kernel)
+    for _ in range(0, max_moves, _LOOK_EVERY):
+        walkers = stay(keys, target, walkers, kernel, jnp.asarray(_LOOK_EVERY), memory.settled)
+        memory = memory.after(walkers)
         if bool(memory.settled.all()):
             break
     return walkers, memory.settled
@@ -97,15 +106,16 @@ class _Memory(eqx.Module):
     settled: Bool[Array, " B"]
 
     @staticmethod
+    @eqx.filter_jit
     def of(walkers: Walkers) -> "_Memory":
         n_rows = walkers.moves.shape[0]
+        unknown = jnp.full(n_rows, _UNKNOWN, int)
         means, _ = _moments(walkers.particles)
-        return _Memory(
-            walkers.particles.theta, walkers.moves, jnp.full(n_rows, _UNKNOWN), means, jnp.zeros(n_rows, bool)
-        )
+        return _Memory(walkers.particles.theta, walkers.moves, unknown, means, jnp.zeros(n_rows, bool))
 
+    @eqx.filter_jit
     def after(self, walkers: Walkers) -> "_Memory":
-        """What is left after a move."""
+        """What is left after some moves."""
         particles, moves = walkers.particles, walkers.moves
         means, errors = _moments(particles)
         correlation = jnp.abs(_correlation(self.start, particles.theta, particles.weights)).max(0)
@@ -135,18 +145,6 @@ def _centre(key: PRNGKeyArray, target: Target, particles: Particles) -> tuple[Ta
     centred = target.recentre(mean(particles.theta, particles.weights)[:, 0])
     drawn = resample(row_keys(key, 1), particles, jnp.ones(1, bool))
     return centred, centred.row(0).evaluate(drawn.theta)
-
-
-@eqx.filter_jit
-def _settle(keys, target, walkers, memory, kernel):
-    """A few moves of every row that has not settled."""
-
-    def body(_, carry):
-        walkers, memory = carry
-        walkers = keep_still(memory.settled, walkers, move(keys, target, walkers, kernel))
-        return walkers, memory.after(walkers)
-
-    return jax.lax.fori_loop(0, _CHUNK, body, (walkers, memory))
 
 
 def _moments(particles: Particles) -> tuple[Float[Array, "P B"], Float[Array, "P B"]]:
