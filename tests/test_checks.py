@@ -206,3 +206,35 @@ def test_own_losses_take_any_pytree():
     ]:
         with pytest.raises(ValueError, match=message):
             check_data(model, data, None)
+
+
+def test_integer_data_of_a_generic_loss_are_welcome():
+    model = cb.GibbsModel(lambda theta, datum: theta[0] * datum.astype(float), cb.priors.Normal(), dim=1)
+    assert check_data(model, np.arange(10), None).data.dtype.kind == "i"
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "message"),
+    [
+        (["1.0", "2.0"], TypeError, "must hold numbers"),
+        ([1j, 2.0], TypeError, "must hold numbers"),
+        (pd.to_datetime(["2020-01-01", "2021-01-01"]), TypeError, "must hold numbers"),
+    ],
+)
+def test_what_is_no_number_is_refused(bad, error, message):
+    model = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal())
+    with pytest.raises(error, match=message):
+        check_data(model, (np.ones((2, 1)), bad), None)
+    with pytest.raises(error, match="these columns do not: when"):
+        check_data(model, (pd.DataFrame({"one": [1.0, 1.0], "when": bad}), [1.0, 2.0]), None)
+
+
+def test_missing_values_of_pandas_integers_are_named():
+    frame = pd.DataFrame({"one": [1.0, 1.0, 1.0], "age": pd.array([3, None, 4], dtype="Int64")})
+    with pytest.raises(ValueError, match="row 1, column age"):
+        check_data(cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal()), (frame, [1.0, 2.0, 3.0]), None)
+
+
+def test_seed_that_does_not_fit():
+    with pytest.raises(ValueError, match="seed must fit"):
+        as_key(2**70)

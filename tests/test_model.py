@@ -79,3 +79,18 @@ def test_from_log_likelihood_is_minus_the_loss(theta):
         assert value == pytest.approx(-stats.gumbel_r.logpdf(datum, *map(float, theta)), rel=1e-5)
         assert value == loss.loss(theta, jnp.float32(datum))
     assert model.dim == 2
+
+
+def test_prior_and_dim_must_agree():
+    loss = lambda theta, datum: theta[0] * datum
+    with pytest.raises(ValueError, match="dim = 2, but the prior is for 3"):
+        cb.GibbsModel(loss, cb.priors.Normal(scale=np.ones(3)), dim=2)
+    with pytest.raises(TypeError, match=r"write Normal\(\.\.\.\)"):
+        cb.GibbsModel(loss, cb.priors.Normal, dim=2)
+    with pytest.raises(ValueError, match="different lengths"):
+        cb.priors.Uniform(low=np.zeros(3), high=np.ones(2))
+    with pytest.raises(ValueError, match="different lengths"):
+        cb.priors.Normal(np.zeros(3), np.ones(2))
+    numpyro = pytest.importorskip("numpyro.distributions")
+    prior = numpyro.MultivariateNormal(np.zeros(3, np.float32), np.eye(3, dtype=np.float32))
+    assert cb.GibbsModel(loss, prior).dim == 3

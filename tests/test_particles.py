@@ -188,3 +188,20 @@ def test_row_keeps_its_axis():
     assert row.theta.shape == (K, 1, M)
     np.testing.assert_array_equal(row.theta[:, 0], THETA[:, 2])
     np.testing.assert_array_equal(row.risk[0], RISK[2])
+
+
+@pytest.mark.parametrize("scheme", ["stratified", "systematic"])
+def test_many_particles_and_zero_weights(scheme, key):
+    """With many particles a parallel sum of weights is not monotone; still no particle without weight is drawn."""
+    rng = np.random.default_rng(0)
+    weights = rng.exponential(size=20_000) * (rng.random(20_000) < 0.3)
+    weights = jnp.asarray(weights / weights.sum(), float)
+    ancestors = jax.vmap(RESAMPLING[scheme], (0, None))(jax.random.split(key, 100), weights)
+    assert (weights[ancestors] > 0).all()
+
+
+def test_quantile_is_exact_whatever_the_range():
+    values = jnp.asarray([1.0, 2.0, -3e-20, 1e13, -5e30])
+    weights = jnp.asarray([0.4, 0.3, 0.3, 0.0, 0.0])
+    for probability, exact in ((0.2, -3e-20), (0.5, 1.0), (0.9, 2.0)):
+        assert ps.quantile(values, weights, jnp.asarray(probability)) == jnp.asarray(exact)

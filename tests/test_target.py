@@ -185,3 +185,18 @@ def test_float32_at_a_million_observations(name):
     exact = np.stack([losses.sum(0), counts[0] @ losses])
     assert np.abs((risk - risk[:, :1]) - (exact - exact[:, :1])).max() < 1e-2
     assert (np.ptp(exact, axis=1) > 0.1).all()
+
+
+def test_offset_in_y_costs_no_digits():
+    """With y near 1e6 and one parameter that takes it up, risk differences stay right to float32 of the residuals.
+
+    Particles lie on the grid of float32 numbers near 1e6, 1/16 apart, so what is asked is exactly representable.
+    """
+    rng = np.random.default_rng(0)
+    y = 1e6 + rng.normal(size=100)
+    model = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=1e7))
+    target = make_target(model, (np.ones((100, 1)), y), np.ones((1, 100)), 1)
+    theta = 1e6 + np.arange(-8, 8) / 16
+    exact = 0.5 * ((y[:, None] - theta) ** 2).sum(0)
+    got = np.asarray(target.risk(jnp.asarray(np.broadcast_to(theta, (1, 2, 16)), float)), np.float64)[0]
+    np.testing.assert_allclose(got - got[0], exact - exact[0], atol=1e-3)

@@ -109,6 +109,7 @@ class Cluster(Bootstrap):
         return drawn[self.groups]
 
 
+@eqx.filter_jit
 def row_keys(key: PRNGKeyArray, n_rows: int) -> Key[Array, " B"]:
     """A key for every row, the same whatever the number of rows."""
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(n_rows))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -185,8 +186,6 @@ class _Run:
     key: PRNGKeyArray
     began: float
     trace: list[Record] = field(default_factory=list)
-    mixed: bool = True
-    """Whether the first draws on the data had forgotten their start."""
 
     def search_eta(self, live: LiveLine) -> tuple[_Found, Curve]:
         """The loop over learning rates, then the curve around the last one and the answer from it."""
@@ -208,7 +207,7 @@ class _Run:
                 raise RuntimeError(f"calibration: {error}.") from None
             outcome = str(error)
         assert best is not None
-        best.outcome, best.concerns = outcome, _concerns(best.reach, self.mixed)
+        best.outcome, best.concerns = outcome, _concerns(best.reach)
         live.phase("coverage curve")
         curve = local_curve(
             self.target,
@@ -224,7 +223,7 @@ class _Run:
         pilot_key, walk_key = jax.random.split(self.key)
         live.phase("start: posterior on the data")
         begun = pilot(pilot_key, self.target, self.eta, self.sampler.n_pilot, self.start)
-        self.target, self.mixed = begun.target, begun.forgot
+        self.target = begun.target
         live.phase("start: bootstrap rows")
         state = self.sampler.init(walk_key, self.target, begun)
         eta, searching = self.eta, self.search.init(as_float(self.eta))
@@ -234,7 +233,7 @@ class _Run:
             live.iteration(iteration, eta, found.coverage, self.trace[-1].ess)
             yield found
             if iteration < self.max_iterations:
-                searching = self.search.update(searching, as_float(float(found.coverage)), self.level)
+                searching = _update(self.search, searching, as_float(float(found.coverage)), as_float(self.level))
                 eta = float(searching.eta)
                 live.phase(f"to eta {eta:.4g}")
                 state = self.sampler.move(self.target, state, eta, live.share)
@@ -265,6 +264,9 @@ class _Run:
         point = self._point(particles, eta)
         coverage = Coverage(covered, found.coverage.n_rows)
         return replace(found, eta=eta, coverage=coverage, particles=particles, point=point)
+
+
+_update = eqx.filter_jit(lambda search, state, coverage, level: search.update(state, coverage, level))
 
 
 class _OutOfReachError(Exception):
@@ -334,16 +336,15 @@ def _equal_draws(key: PRNGKeyArray, particles: Particles) -> Float[Array, "M K"]
     return resample(key[None], particles, jnp.ones(1, bool)).theta[:, 0].T
 
 
-def _concerns(reach: Reach, pilot_mixed: bool) -> list[str]:
+def _concerns(reach: Reach) -> list[str]:
     """What a user should know of the sampling, in words."""
     concerns = []
     collapsed = int((reach.ess < _COLLAPSED).sum())
     if collapsed:
         concerns.append(f"the weights collapsed on {collapsed} rows (effective size below {_COLLAPSED:g})")
     unmixed = int(reach.unmixed.sum())
-    if unmixed or not pilot_mixed:
-        where = f"{unmixed} rows" if unmixed else "the data"
-        concerns.append(f"the first particles had not mixed on {where}: try more particles or another start")
+    if unmixed:
+        concerns.append(f"the first particles had not settled on {unmixed} rows: try more particles or another start")
     if reach.invalid:
         concerns.append(f"the loss was NaN at {reach.invalid} particles, which were given up")
     return concerns

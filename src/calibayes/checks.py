@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,8 +40,6 @@ def check_data(model: GibbsModel, data: Any, names: Sequence[str] | None) -> Obs
     checked, columns = _linear_data(model, data) if linear else (_generic_data(data), None)
     leaves = jax.tree.leaves(checked)
     n = len(leaves[0])
-    if n < 2:
-        raise ValueError(f"data must hold at least two observations; got {n}.")
     dim = leaves[0].shape[1] if linear else model.dim
     assert dim is not None
     if model.dim is not None and model.dim != dim:
@@ -68,6 +67,7 @@ def _linear_data(model: GibbsModel, data: Any) -> tuple[tuple[np.ndarray, np.nda
         raise ValueError(f"X and y must have the same length; got {len(x)} and {len(y)} observations.")
     if x.size == 0:
         raise ValueError(f"X is empty: shape {x.shape}.")
+    _require_two(len(x))
     _require_finite("X", x, columns)
     _require_finite("y", y, None)
     assert isinstance(model.loss, LinearLoss)
@@ -92,30 +92,40 @@ def _generic_data(data: Any) -> PyTree[np.ndarray]:
     lengths = sorted({len(array) for array in arrays})
     if len(lengths) > 1:
         raise ValueError(f"data must be arrays of the same length; got {', '.join(map(str, lengths))}.")
+    _require_two(lengths[0])
     return jax.tree.unflatten(structure, arrays)
+
+
+def _require_two(n: int) -> None:
+    if n < 2:
+        raise ValueError(f"data must hold at least two observations; got {n}.")
 
 
 def _numbers(name: str, value: Any, columns: list[str] | None, keep_kind: bool = False) -> np.ndarray:
     if columns is not None:
-        _require_numeric_columns(name, value)
+        parts = [_as_float(value[column]) for column in value.columns]
+        text = [column for column, part in zip(columns, parts, strict=True) if part is None]
+        if text:
+            raise TypeError(f"{name} must hold numbers; these columns do not: {', '.join(text)}. Encode or drop them.")
+        return np.column_stack([part for part in parts if part is not None]) if parts else np.empty((len(value), 0))
     array = np.asarray(value)
     if keep_kind and array.dtype.kind in "biu":
         return array
+    number = _as_float(array)
+    if number is None:
+        raise TypeError(f"{name} must hold numbers; got {array.dtype}.")
+    return number
+
+
+def _as_float(value: Any) -> np.ndarray | None:
+    """In float64; None for what is no real number: text, dates, complex numbers, objects."""
+    array = np.asarray(value)
+    if array.dtype.kind in "USMmc" or (array.dtype.kind == "O" and any(isinstance(v, str) for v in array.flat)):
+        return None
     try:
-        return np.asarray(array, np.float64)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must hold numbers; got {array.dtype} ({error}).") from None
-
-
-def _require_numeric_columns(name: str, frame: Any) -> None:
-    text = []
-    for column in frame.columns:
-        try:
-            np.asarray(frame[column], np.float64)
-        except (TypeError, ValueError):
-            text.append(str(column))
-    if text:
-        raise TypeError(f"{name} must hold numbers; these columns do not: {', '.join(text)}. Encode or drop them.")
+        return np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        return None
 
 
 def _require_finite(name: str, array: np.ndarray, columns: list[str] | None) -> None:
@@ -166,7 +176,7 @@ def _check_model(model: GibbsModel, data: PyTree[np.ndarray], dim: int) -> None:
 
 
 def _one(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape[1:], jnp.zeros((), float if leaf.dtype.kind == "f" else leaf.dtype).dtype)
+    return jax.ShapeDtypeStruct(leaf.shape[1:], jax.dtypes.canonicalize_dtype(leaf.dtype))
 
 
 def _require_scalar(name: str, out: Any) -> None:
@@ -184,7 +194,7 @@ def check_start(target: Target, draws: Any, key: PRNGKeyArray) -> Float[Array, "
                 f"prior {type(target.model.prior).__name__} has no sample(key, shape), which the start from the prior "
                 "needs. Add it, or pass draws of the posterior at eta_init (draws=)."
             )
-        some = target.model.prior.sample(key, (32, dim))
+        some = _sample(target.model.prior, key, dim)
         if some.shape != (32, dim):
             raise ValueError(f"prior.sample(key, (32, {dim})) must have that shape; got {some.shape}.")
     else:
@@ -193,13 +203,18 @@ def check_start(target: Target, draws: Any, key: PRNGKeyArray) -> Float[Array, "
             raise ValueError(f"draws must be (M, {dim}) with M at least {MIN_DRAWS}; got shape {draws.shape}.")
         _require_finite("draws", draws, None)
         draws = some = jnp.asarray(draws, float)
-    at = evaluate(target.row(0), some.astype(target.reference.dtype).T[:, None, :])
+    at = evaluate(target.row(0), some.T[:, None, :])
     if np.isnan(at.risk).all():
         raise ValueError(
             f"the loss is NaN at every one of {len(some)} draws of the {'prior' if draws is None else 'start'}. "
             "Check it at one: loss(theta, datum)."
         )
     return draws
+
+
+@eqx.filter_jit
+def _sample(prior: Any, key: PRNGKeyArray, dim: int) -> Float[Array, "..."]:
+    return prior.sample(key, (32, dim)).astype(float)
 
 
 def check_counts(bootstrap: Any, n: int, default: int) -> Bootstrap | Float[np.ndarray, "B N"]:
@@ -262,7 +277,10 @@ def check_estimate(estimate: Any) -> None:
 def as_key(seed: Any) -> PRNGKeyArray:
     """A JAX key from an int or a key, new style or old."""
     if isinstance(seed, int | np.integer) and not isinstance(seed, bool):
-        return jax.random.key(int(seed))
+        try:
+            return jax.random.key(int(seed))
+        except OverflowError:
+            raise ValueError(f"seed must fit into 64 bits; got {seed}.") from None
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key) and seed.shape == ():
         return seed
     if isinstance(seed, jax.Array) and seed.dtype == jnp.uint32 and seed.shape == (2,):

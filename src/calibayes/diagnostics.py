@@ -14,7 +14,8 @@ from jaxtyping import Array, Float
 
 def multi_ess(chain: Float[np.ndarray, "R K"]) -> float:
     """Multivariate effective sample size of a chain, a draw a row."""
-    return float(multi_ess_of(jnp.asarray(_checked(chain), float)))
+    chain = _checked(chain)
+    return float(multi_ess_of(jnp.asarray(chain - chain.mean(0), float)))
 
 
 @jax.jit

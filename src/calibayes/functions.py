@@ -4,22 +4,33 @@ JAX compiles once per function object, so a lambda written anew in a loop or in 
 compile anew. Two functions made from the same code over the same values are one function here.
 """
 
-from collections.abc import Callable
-from types import FunctionType
+from collections.abc import Callable, Iterator, Sequence
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+Numbers = ArrayLike | Sequence[float]
+"""What a number, or one number per parameter, may be given as."""
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_FIXED = (ModuleType, FunctionType, BuiltinFunctionType, type, jax.Array)
 
 
 class Function:
-    """A plain Python function, equal to another with the same code, defaults, globals and closure."""
+    """A plain Python function, equal to another with the same code that saw the same values.
+
+    What it sees (closure, defaults, globals) is noted when it is wrapped: a loop over `tau` makes a new function at
+    every turn, though all share one variable. Values that could change in place make two functions different.
+    """
 
     def __init__(self, fn: FunctionType):
         self.fn = fn
+        self.seen = _seen(fn)
 
     def __call__(self, *args: Any) -> Any:
         return self.fn(*args)
@@ -28,11 +39,11 @@ class Function:
         return hash(self.fn.__code__)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Function):
-            return False
-        a, b = self.fn, other.fn
-        return a is b or (
-            a.__code__ == b.__code__ and a.__globals__ is b.__globals__ and _same(_captured(a), _captured(b))
+        return self is other or (
+            isinstance(other, Function)
+            and self.fn.__code__ == other.fn.__code__
+            and len(self.seen) == len(other.seen)
+            and all(map(_same, self.seen, other.seen))
         )
 
     def __repr__(self) -> str:
@@ -51,16 +62,24 @@ def static(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn
 
 
-def _captured(fn: FunctionType) -> list[Any]:
-    keywords = sorted((fn.__kwdefaults__ or {}).items())
-    return [
-        *(cell.cell_contents for cell in fn.__closure__ or ()),
-        *(fn.__defaults__ or ()),
-        *(value for _, value in keywords),
-    ]
+def _seen(fn: FunctionType) -> list[Any]:
+    """Values of the closure, the defaults and the globals that a function's code names."""
+    closure = [cell.cell_contents for cell in fn.__closure__ or ()]
+    keywords = [value for _, value in sorted((fn.__kwdefaults__ or {}).items())]
+    names = sorted({name for code in _codes(fn.__code__) for name in code.co_names})
+    return [*closure, *(fn.__defaults__ or ()), *keywords, *(fn.__globals__.get(name) for name in names)]
 
 
-def _same(a: list[Any], b: list[Any]) -> bool:
-    return len(a) == len(b) and all(
-        x is y or (type(x) is type(y) and isinstance(x, _PLAIN) and x == y) for x, y in zip(a, b, strict=True)
-    )
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, _PLAIN):
+        return type(a) is type(b) and a == b
+    return a is b and isinstance(a, _FIXED)

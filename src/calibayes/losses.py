@@ -15,10 +15,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PyTree
 
-from calibayes.functions import as_float, static
+from calibayes.functions import Numbers, as_float, static
 
 
 class LinearLoss(eqx.Module):
@@ -46,7 +45,7 @@ class Quantile(_Location):
 
     tau: Float[Array, ""]
 
-    def __init__(self, tau: ArrayLike):
+    def __init__(self, tau: Numbers):
         self.tau = as_float(tau)
         _require_fraction("tau", self.tau)
 
@@ -74,7 +73,7 @@ class Huber(_Location):
 
     delta: Float[Array, ""]
 
-    def __init__(self, delta: ArrayLike = 1.345):
+    def __init__(self, delta: Numbers = 1.345):
         self.delta = as_float(delta)
         if not float(self.delta) > 0:
             raise ValueError(f"delta must be positive; got {float(self.delta)}.")
@@ -90,7 +89,7 @@ class Expectile(_Location):
 
     tau: Float[Array, ""]
 
-    def __init__(self, tau: ArrayLike):
+    def __init__(self, tau: Numbers):
         self.tau = as_float(tau)
         _require_fraction("tau", self.tau)
 

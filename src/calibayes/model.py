@@ -32,7 +32,10 @@ class GibbsModel(eqx.Module):
             loss = Generic(loss)
         self.loss = loss
         self.prior = as_prior(prior)
-        self.dim = dim if dim is not None else getattr(self.prior, "size", None)
+        size = getattr(self.prior, "size", None)
+        if dim is not None and size is not None and dim != size:
+            raise ValueError(f"dim = {dim}, but the prior is for {size} parameters.")
+        self.dim = size if dim is None else dim
         if isinstance(loss, Generic) and self.dim is None:
             raise ValueError(
                 "dim, the number of parameters, is needed with a loss of your own: GibbsModel(loss, prior, dim=K)."

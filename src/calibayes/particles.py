@@ -7,6 +7,7 @@ quantile is found from such shares by bisection.
 """
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -52,8 +53,8 @@ def reweight(log_weights: Float[Array, "B M"], risk: Float[Array, "B M"], step: 
 
 
 def _unnormalised(log_weights, risk, step):
-    # A zero weight stays zero in both directions: 0 * inf must not turn up on the way down.
-    alive = jnp.isfinite(log_weights) & jnp.isfinite(risk)
+    # No weight where the risk is no number, in both directions: going down, minus infinity would be plus.
+    alive = jnp.isfinite(risk)
     return jnp.where(alive, log_weights - step[:, None] * jnp.where(alive, risk, 0.0), -jnp.inf)
 
 
@@ -102,17 +103,33 @@ def share_below(values: Float[Array, "... M"], weights: Float[Array, "... M"], p
 def quantile(
     values: Float[Array, "... M"], weights: Float[Array, "... M"], probability: Float[Array, "..."]
 ) -> Float[Array, "..."]:
-    """Smallest value with at least `probability` of the weight at or below it, to float32 resolution."""
+    """Smallest value with at least `probability` of the weight at or below it.
+
+    The bisection runs over floating-point numbers in their order, not over their size: as many halvings as they have
+    bits find the value exactly, whatever the range.
+    """
 
     def halve(_, bracket):
         low, high = bracket
-        middle = 0.5 * (low + high)
-        at = jnp.broadcast_to(middle[..., None], values.shape)
+        middle = (low >> 1) + (high >> 1) + (low & high & 1)
+        at = jnp.broadcast_to(_from_order(middle, values.dtype)[..., None], values.shape)
         enough = jnp.where(values <= at, weights, 0.0).sum(-1) >= probability
         return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
 
-    bracket = (values.min(-1), values.max(-1))
-    return jax.lax.fori_loop(0, 40, halve, bracket)[1]
+    bracket = (_to_order(values.min(-1)) - 1, _to_order(values.max(-1)))
+    _, high = jax.lax.fori_loop(0, jnp.finfo(values.dtype).bits, halve, bracket)
+    return _from_order(high, values.dtype)
+
+
+def _to_order(x: Float[Array, "..."]) -> Int[Array, "..."]:
+    """The place of a float among all floats, as an integer."""
+    bits = jax.lax.bitcast_convert_type(x, jnp.int32 if x.dtype == jnp.float32 else jnp.int64)
+    return jnp.where(bits < 0, bits ^ jnp.iinfo(bits.dtype).max, bits)
+
+
+def _from_order(order: Int[Array, "..."], dtype: Any) -> Float[Array, "..."]:
+    bits = jnp.where(order < 0, order ^ jnp.iinfo(order.dtype).max, order)
+    return jax.lax.bitcast_convert_type(bits, dtype)
 
 
 def stratified(key: PRNGKeyArray, weights: Float[Array, " M"]) -> Int[Array, " M"]:
@@ -129,11 +146,12 @@ def systematic(key: PRNGKeyArray, weights: Float[Array, " M"]) -> Int[Array, " M
 def _inverse_cdf(weights: Float[Array, " M"], uniforms: Float[Array, " M"]) -> Int[Array, " M"]:
     size = weights.shape[0]
     points = (jnp.arange(size, dtype=weights.dtype) + uniforms) / size
-    cdf = jnp.cumsum(weights)
-    # Ancestors with zero weight are never drawn: ties in the cdf resolve to the first particle that
-    # raised it, and rounding at the top to the last one.
-    last = jnp.max(jnp.where(weights > 0, jnp.arange(size), 0))
-    return jnp.minimum(jnp.searchsorted(cdf, points * cdf[-1], side="right"), last)
+    # A parallel sum of many weights need not be monotone in floating point: make it so.
+    cdf = jax.lax.cummax(jnp.cumsum(weights))
+    found = jnp.minimum(jnp.searchsorted(cdf, points * cdf[-1], side="right"), size - 1)
+    # Nor need it stand still at a weight of zero: such a particle gives way to the last before it that has weight.
+    holder = jax.lax.cummax(jnp.where(weights > 0, jnp.arange(size), jnp.argmax(weights > 0)))
+    return holder[found]
 
 
 RESAMPLING = {"stratified": stratified, "systematic": systematic}

@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy import stats
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from calibayes.functions import as_float
+from calibayes.functions import Numbers, as_float
 
 
 @runtime_checkable
@@ -32,6 +31,7 @@ class _Independent(eqx.Module):
         for name, value in self._parameters().items():
             if value.ndim > 1 or not np.isfinite(np.asarray(value)).all():
                 raise ValueError(f"{name} must be a finite scalar or one value per parameter; got {value}.")
+        _ = self.size
         for name in ("scale", "df"):
             value = getattr(self, name, jnp.ones(()))
             if not (np.asarray(value) > 0).all():
@@ -55,7 +55,7 @@ class Normal(_Independent):
     loc: Float[Array, "..."]
     scale: Float[Array, "..."]
 
-    def __init__(self, loc: ArrayLike = 0.0, scale: ArrayLike = 1.0):
+    def __init__(self, loc: Numbers = 0.0, scale: Numbers = 1.0):
         self.loc, self.scale = as_float(loc), as_float(scale)
 
     def log_prob(self, theta: Float[Array, " K"]) -> Float[Array, ""]:
@@ -71,7 +71,7 @@ class Laplace(_Independent):
     loc: Float[Array, "..."]
     scale: Float[Array, "..."]
 
-    def __init__(self, loc: ArrayLike = 0.0, scale: ArrayLike = 1.0):
+    def __init__(self, loc: Numbers = 0.0, scale: Numbers = 1.0):
         self.loc, self.scale = as_float(loc), as_float(scale)
 
     def log_prob(self, theta: Float[Array, " K"]) -> Float[Array, ""]:
@@ -88,7 +88,7 @@ class StudentT(_Independent):
     loc: Float[Array, "..."]
     scale: Float[Array, "..."]
 
-    def __init__(self, df: ArrayLike, loc: ArrayLike = 0.0, scale: ArrayLike = 1.0):
+    def __init__(self, df: Numbers, loc: Numbers = 0.0, scale: Numbers = 1.0):
         self.df, self.loc, self.scale = as_float(df), as_float(loc), as_float(scale)
 
     def log_prob(self, theta: Float[Array, " K"]) -> Float[Array, ""]:
@@ -104,8 +104,9 @@ class Uniform(_Independent):
     low: Float[Array, "..."]
     high: Float[Array, "..."]
 
-    def __init__(self, low: ArrayLike, high: ArrayLike):
+    def __init__(self, low: Numbers, high: Numbers):
         self.low, self.high = as_float(low), as_float(high)
+        _ = self.size
         if not (np.asarray(self.low) < np.asarray(self.high)).all():
             raise ValueError(f"low must be below high; got low={self.low}, high={self.high}.")
 
@@ -121,6 +122,13 @@ class _FromNumPyro(eqx.Module):
 
     distribution: Any
 
+    @property
+    def size(self) -> int | None:
+        shape = self.distribution.shape()
+        if len(shape) > 1:
+            raise ValueError(f"prior must be over one vector of parameters; its draws have shape {shape}.")
+        return shape[0] if shape else None
+
     def log_prob(self, theta: Float[Array, " K"]) -> Float[Array, ""]:
         return self.distribution.log_prob(theta).sum()
 
@@ -131,6 +139,8 @@ class _FromNumPyro(eqx.Module):
 
 def as_prior(prior: Any) -> Any:
     """`prior` as it is, a NumPyro distribution adapted; an error for anything that is no prior."""
+    if isinstance(prior, type):
+        raise TypeError(f"prior must be an instance: write {prior.__name__}(...), not {prior.__name__}.")
     if hasattr(prior, "batch_shape") and hasattr(prior, "event_shape"):
         return _FromNumPyro(prior)
     if not isinstance(prior, Prior):

@@ -28,7 +28,7 @@ class Search(eqx.Module):
         """The state at the first learning rate, with `eta` in it."""
 
     @abstractmethod
-    def update(self, state: Any, coverage: Float[Array, "..."], level: float) -> Any:
+    def update(self, state: Any, coverage: Float[Array, "..."], level: Float[Array, ""] | float) -> Any:
         """The state with the next `eta`, given the coverage at the present one."""
 
 

@@ -82,8 +82,8 @@ evaluate = eqx.filter_jit(Target.evaluate)
 def make_target(model: GibbsModel, data: Any, counts: np.ndarray, dim: int) -> Target:
     """The target of checked data (arrays on the host) and bootstrap counts (B, N), the data put first.
 
-    The first reference of a location loss is the least-squares fit, taken off the data in float64:
-    an offset of a million in y costs no digits. Any other loss starts from zero.
+    The first reference of a location loss is the least-squares fit, taken off y in float64, so that y loses no
+    digits to a large offset. Any other loss starts from zero.
     """
     n = len(jax.tree.leaves(data)[0])
     rows = np.concatenate([np.ones((1, n), np.float32), np.asarray(counts, np.float32)])
@@ -91,7 +91,8 @@ def make_target(model: GibbsModel, data: Any, counts: np.ndarray, dim: int) -> T
     if isinstance(model.loss, LinearLoss):
         x, y = data
         if model.loss.location:
-            reference = np.linalg.lstsq(x, y)[0]
+            # As it will be stored, so that what is taken off y is what the reference stands for.
+            reference = np.asarray(jnp.asarray(np.linalg.lstsq(x, y)[0], float), np.float64)
             y = y - x @ reference
         data = (x, y, np.zeros(n))
     target = Target(

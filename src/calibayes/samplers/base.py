@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+import numpy as np
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from calibayes.particles import Particles
 from calibayes.samplers.start import Pilot
@@ -15,16 +16,16 @@ from calibayes.target import Target
 class Reach(NamedTuple):
     """How well a sampler reached a learning rate."""
 
-    short: Bool[Array, " B"]
+    short: Bool[np.ndarray, " B"]
     """Rows that did not get there."""
-    unmixed: Bool[Array, " B"]
+    unmixed: Bool[np.ndarray, " B"]
     """Rows whose first particles had not forgotten where they came from."""
     invalid: int
     """Evaluations at which the loss was NaN; those particles were given up."""
     rungs: int
     """Steps on the way, of the slowest row."""
     acceptance: float
-    ess: Float[Array, " B"]
+    ess: Float[np.ndarray, " B"]
     """Effective number of particles."""
 
 

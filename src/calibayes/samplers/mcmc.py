@@ -7,7 +7,8 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from calibayes.bootstrap import row_keys
 from calibayes.diagnostics import multi_ess_of
@@ -92,11 +93,9 @@ class MCMC(Sampler):
         return MCMCState(_join(kept), as_float(eta), adaptation, state.key, steps, invalid, acceptance)
 
     def reach(self, state: MCMCState, eta: float) -> Reach:
-        n_rows = state.particles.risk.shape[0]
-        none = jnp.zeros(n_rows, bool)
-        stuck = (state.particles.risk == state.particles.risk[:, :1]).all(-1)
-        sizes = _multi_ess(state.particles.theta)
-        return Reach(none, stuck, int(state.invalid), 1, float(state.acceptance), sizes)
+        sizes, stuck = _judge(state.particles)
+        none = np.zeros(len(stuck), bool)
+        return Reach(none, np.asarray(stuck), int(state.invalid), 1, float(state.acceptance), np.asarray(sizes))
 
 
 def _chunks(n_warmup: int, n_draws: int) -> list[tuple[int, int]]:
@@ -129,5 +128,7 @@ def _join(chains: list[Particles]) -> Particles:
 
 
 @jax.jit
-def _multi_ess(theta: Float[Array, "K B R"]) -> Float[Array, " B"]:
-    return jax.lax.map(lambda row: multi_ess_of(row.T), jnp.moveaxis(theta, 1, 0))
+def _judge(chains: Particles) -> tuple[Float[Array, " B"], Bool[Array, " B"]]:
+    """The effective size of every row's chain, and whether it never moved."""
+    sizes = jax.lax.map(lambda row: multi_ess_of(row.T), jnp.moveaxis(chains.theta, 1, 0))
+    return sizes, (chains.risk == chains.risk[:, :1]).all(-1)

@@ -7,6 +7,7 @@ from typing import Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from calibayes.bootstrap import row_keys
@@ -22,13 +23,15 @@ _CHUNK = 16
 _SNAPSHOTS = 8
 _SNAPSHOT_MOVES = 8
 
+_ess = jax.jit(ess)
+
 
 class SMCState(eqx.Module):
     """Walkers at a learning rate, the key of their random numbers, and which rows started well."""
 
     walkers: Walkers
     key: PRNGKeyArray
-    forgot: Bool[Array, " B"]
+    settled: Bool[Array, " B"]
 
     @property
     def particles(self) -> Particles:
@@ -79,12 +82,12 @@ class SMC(Sampler):
         start_key, walk_key = jax.random.split(key)
         if self.start == "prior":
             begun = from_prior(start_key, target, pilot.eta, self.n_particles)
-            forgot = jnp.ones(target.n_rows, bool)
+            settled = jnp.ones(target.n_rows, bool)
         else:
             particles = _on_every_row(target, pilot.particles.theta[:, 0, : self.n_particles])
-            begun, forgot = by_mcmc(start_key, target, particles, pilot.eta)
+            begun, settled = by_mcmc(start_key, target, particles, pilot.eta)
         walkers = _leave(begun, self.kernel, as_float(pilot.eta), self.initial_weights == "density")
-        return SMCState(walkers, walk_key, forgot)
+        return SMCState(walkers, walk_key, settled)
 
     def move(self, target: Target, state: SMCState, eta: float, on_step: Callable[[float], None]) -> SMCState:
         keys = row_keys(state.key, target.n_rows)
@@ -92,7 +95,7 @@ class SMC(Sampler):
         walkers = replace(state.walkers, rungs=jnp.zeros_like(state.walkers.rungs))
         for _ in range(-(-self.max_rungs // _CHUNK)):
             walkers = climb(keys, target, walkers, as_float(eta), ladder, _CHUNK)
-            arrived = float((walkers.eta == eta).mean())
+            arrived = float((np.asarray(walkers.eta) == np.asarray(as_float(eta))).mean())
             on_step(arrived)
             if arrived == 1:
                 break
@@ -109,12 +112,12 @@ class SMC(Sampler):
     def reach(self, state: SMCState, eta: float) -> Reach:
         walkers = state.walkers
         return Reach(
-            short=walkers.eta != eta,
-            unmixed=~state.forgot,
-            invalid=int(walkers.invalid.sum()),
-            rungs=int(walkers.rungs.max()),
-            acceptance=float(walkers.acceptance.mean()),
-            ess=ess(walkers.particles.log_weights),
+            short=np.asarray(walkers.eta) != np.asarray(as_float(eta)),
+            unmixed=~np.asarray(state.settled),
+            invalid=int(np.sum(walkers.invalid)),
+            rungs=int(np.max(walkers.rungs)),
+            acceptance=float(np.mean(walkers.acceptance)),
+            ess=np.asarray(_ess(walkers.particles.log_weights)),
         )
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from calibayes.bootstrap import row_keys
@@ -34,19 +35,18 @@ _PILOT_RUNGS = 2_000
 
 
 class Pilot(NamedTuple):
-    """Draws of the posterior on the data at `eta`, and the target with its reference among them."""
+    """Rough draws of the posterior on the data at `eta`, and the target with its reference among them."""
 
     target: Target
     particles: Particles
     eta: float
-    forgot: bool
 
 
 def from_prior(key: PRNGKeyArray, target: Target, eta: float, n_particles: int) -> Walkers:
     """Particles at `eta` on every row, by ASMC* from the prior."""
     ladder = Ladder(RWMH(), ess_target=0.5, resample_below=0.9, n_moves=4 + target.dim, resampling="stratified")
     particles = _prior_particles(key, target, n_particles)
-    alive = int(jnp.isfinite(particles.risk).sum(-1).min())
+    alive = int(np.isfinite(particles.risk).sum(-1).min())
     if alive < _ALIVE:
         raise ValueError(
             f"the loss is infinite or NaN at all but {alive} of {n_particles} draws of the prior. Choose a prior "
@@ -56,7 +56,7 @@ def from_prior(key: PRNGKeyArray, target: Target, eta: float, n_particles: int) 
     keys = row_keys(key, target.n_rows)
     for _ in range(_PILOT_RUNGS // _CHUNK):
         walkers = climb(keys, target, walkers, as_float(eta), ladder, _CHUNK)
-        if bool((walkers.eta == eta).all()):
+        if (np.asarray(walkers.eta) == np.asarray(as_float(eta))).all():
             return walkers
     raise RuntimeError(
         f"the ladder from the prior did not reach eta = {eta:g} in {_PILOT_RUNGS} rungs. The prior may be very far "
@@ -66,15 +66,14 @@ def from_prior(key: PRNGKeyArray, target: Target, eta: float, n_particles: int) 
 
 def pilot(key: PRNGKeyArray, target: Target, eta: float, n_particles: int, draws: Float[Array, "M K"] | None) -> Pilot:
     """The posterior on the data at `eta`, from the prior or from the user's draws of it."""
-    climb_key, forget_key, pick_key = jax.random.split(key, 3)
+    climb_key, pick_key = jax.random.split(key)
     if draws is None:
         particles = from_prior(climb_key, target.row(0), eta, n_particles).particles
     else:
         picked = jax.random.choice(pick_key, draws, (n_particles,), replace=len(draws) < n_particles)
         particles = evaluate(target.row(0), picked.T[:, None, :])
-    target, start = _centre(pick_key, target, particles)
-    walkers, forgot = by_mcmc(forget_key, target.row(0), start, eta)
-    return Pilot(target, walkers.particles, eta, bool(forgot.all()))
+    target, particles = _centre(pick_key, target, particles)
+    return Pilot(target, particles, eta)
 
 
 def by_mcmc(
@@ -88,7 +87,7 @@ def by_mcmc(
     for _ in range(0, max_moves, _LOOK_EVERY):
         walkers = stay(keys, target, walkers, kernel, jnp.asarray(_LOOK_EVERY), memory.settled)
         memory = memory.after(walkers)
-        if bool(memory.settled.all()):
+        if np.all(memory.settled):
             break
     return walkers, memory.settled
 
