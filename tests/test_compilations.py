@@ -49,17 +49,18 @@ def lambda_model(seed):
     "calibration",
     [
         median,
-        lambda seed: median(seed, tau=0.3 + 0.1 * seed),
+        lambda seed: median(seed, tau=0.2 + 0.1 * seed),
         lambda seed: median(seed, sampler=cb.MCMC(n_draws=200, n_warmup=100)),
         lambda_model,
     ],
     ids=["smc", "another tau", "mcmc", "fresh lambda"],
 )
 def test_second_dataset_compiles_nothing(calibration):
-    calibration(1)
-    with compilations() as second:
-        calibration(2)
-    assert not second, second
+    calibration(1)  # Two to begin with, since not every calibration comes by every program (none is refined, say).
+    calibration(2)
+    with compilations() as compiled:
+        calibration(3)
+    assert not compiled, compiled
 
 
 @pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")

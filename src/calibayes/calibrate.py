@@ -5,7 +5,7 @@ Paper, figures 1 and 3: the two algorithms differ in the sampler alone. `calibra
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -209,15 +209,12 @@ class _Run:
         assert best is not None
         best.outcome, best.concerns = outcome, _concerns(best.reach)
         live.phase("coverage curve")
-        curve = local_curve(
-            self.target,
-            self.sampler.snapshots(self.target, best.state),
-            best.eta,
-            self.region,
-            self._point if callable(self.estimate) or self.estimate == "mean" else lambda *_: best.point,
-            self.level,
-        )
-        return self._refined(best, curve) if best.converged and self.search.refine else best, curve
+        try:
+            curve = self._curve(best, self.sampler.snapshots(self.target, best.state))
+            return self._refined(best, curve, live) if best.converged and self.search.refine else (best, curve)
+        except KeyboardInterrupt:
+            best.converged, best.outcome = False, "interrupted while eta was refined; this is the result before"
+            return best, self._curve(best, [best.state.particles])
 
     def _iterations(self, live: LiveLine) -> Iterator[_Found]:
         pilot_key, walk_key = jax.random.split(self.key)
@@ -254,16 +251,31 @@ class _Run:
     def _error(self, found: _Found) -> float:
         return abs(found.coverage - self.level)
 
-    def _refined(self, found: _Found, curve: Curve) -> _Found:
-        """The answer at the quantile of the rows' critical etas; as it was, if the curve does not hold it."""
+    def _curve(self, found: _Found, snapshots: Iterable[Particles]) -> Curve:
+        moving = callable(self.estimate) or self.estimate == "mean"
+        point = self._point if moving else lambda *_: found.point
+        return local_curve(self.target, snapshots, found.eta, self.region, point, self.level)
+
+    def _refined(self, found: _Found, curve: Curve, live: LiveLine) -> tuple[_Found, Curve]:
+        """The answer at the quantile of the rows' critical etas; as it was, if the curve does not hold it.
+
+        Where that lies in the outer half of the curve, the particles move there and the curve is drawn anew.
+        """
         eta = curve.eta_hat()
+        if 0 < eta < np.inf and abs(np.log(eta / found.eta)) > np.log(curve.etas[-1] / found.eta) / 2:
+            live.phase(f"to eta {eta:.4g}")
+            state = self.sampler.move(self.target, found.state, eta, live.share)
+            moved = self._assess(state, eta)
+            found = replace(moved, converged=True, outcome=found.outcome, concerns=_concerns(moved.reach))
+            curve = self._curve(found, self.sampler.snapshots(self.target, state))
+            eta = curve.eta_hat()
         if not 0 < eta < np.inf:
-            return found
+            return found, curve
         covered = int((curve.critical_etas() >= eta).sum())
         particles, _ = shift(found.particles, as_float(eta - found.eta))
         point = self._point(particles, eta)
         coverage = Coverage(covered, found.coverage.n_rows)
-        return replace(found, eta=eta, coverage=coverage, particles=particles, point=point)
+        return replace(found, eta=eta, coverage=coverage, particles=particles, point=point), curve
 
 
 _update = eqx.filter_jit(lambda search, state, coverage, level: search.update(state, coverage, level))

@@ -278,11 +278,13 @@ def as_key(seed: Any) -> PRNGKeyArray:
     """A JAX key from an int or a key, new style or old."""
     if isinstance(seed, int | np.integer) and not isinstance(seed, bool):
         try:
-            return jax.random.key(int(seed))
+            return jax.random.key(int(seed), impl="threefry2x32")
         except OverflowError:
             raise ValueError(f"seed must fit into 64 bits; got {seed}.") from None
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key) and seed.shape == ():
-        return seed
+        words = jax.random.bits(seed, (2,), jnp.uint32)
+        threefry = jax.random.key_impl(seed) == jax.random.key_impl(jax.random.key(0, impl="threefry2x32"))
+        return seed if threefry else jax.random.wrap_key_data(words, impl="threefry2x32")
     if isinstance(seed, jax.Array) and seed.dtype == jnp.uint32 and seed.shape == (2,):
-        return jax.random.wrap_key_data(seed)
+        return jax.random.wrap_key_data(seed, impl="threefry2x32")
     raise TypeError(f"seed must be an int or one JAX key; got {type(seed).__name__}.")

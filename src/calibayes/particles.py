@@ -14,6 +14,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
+UNROLLED_PARAMETERS = 16
+"""Up to this many parameters, sums over parameters are unrolled; beyond, they are matrix products."""
+
 
 class Particles(eqx.Module):
     """M weighted particles on each of B rows, with what was evaluated at them."""
@@ -76,9 +79,27 @@ def mean(theta: Float[Array, "K B M"], weights: Float[Array, "B M"]) -> Float[Ar
 
 
 def covariance(theta: Float[Array, "K B M"], weights: Float[Array, "B M"]) -> Float[Array, "B K K"]:
-    """Weighted, centred covariance of every row."""
-    centred = theta - mean(theta, weights)[:, :, None]
-    return jnp.einsum("kbm,jbm->bkj", centred * weights[None], centred)
+    """Weighted, centred covariance of every row.
+
+    A batched product would first copy the particles, rows leading: on a CPU it goes row by row instead.
+    """
+
+    def one(theta: Float[Array, "K M"], weights: Float[Array, " M"]) -> Float[Array, "K K"]:
+        centred = theta - (theta @ weights)[:, None]
+        return (centred * weights[None]) @ centred.T
+
+    def by_row(theta, weights):
+        return jax.lax.map(lambda b: one(theta[:, b], weights[b]), jnp.arange(weights.shape[0]))
+
+    return jax.lax.platform_dependent(theta, weights, cpu=by_row, default=jax.vmap(one, (1, 0)))
+
+
+def transform(matrix: Float[Array, "B K K"], theta: Float[Array, "K B M"]) -> Float[Array, "K B M"]:
+    """`matrix @ theta` on every row; unrolled for few parameters, so that it is one pass without copies."""
+    dim = len(theta)
+    if dim > UNROLLED_PARAMETERS:
+        return jnp.einsum("bkj,jbm->kbm", matrix, theta)
+    return jnp.stack([sum(matrix[:, k, j, None] * theta[j] for j in range(dim)) for k in range(dim)])
 
 
 def factor(covariance: Float[Array, "B K K"]) -> Float[Array, "B K K"]:

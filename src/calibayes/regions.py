@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from calibayes.functions import static
-from calibayes.particles import covariance, factor, mean, quantile, share_below
+from calibayes.particles import covariance, factor, mean, quantile, share_below, transform
 
 
 class Cloud(eqx.Module):
@@ -164,7 +164,7 @@ def _mass_within(shape: Cloud, ranked: Cloud, point: Point) -> Float[Array, " B"
     whiten = jax.scipy.linalg.solve_triangular(root, jnp.broadcast_to(jnp.eye(len(centre)), root.shape), lower=True)
 
     def distance(theta):
-        return jnp.square(jnp.einsum("bkj,jbm->kbm", whiten, theta - centre[:, :, None])).sum(0)
+        return jnp.square(transform(whiten, theta - centre[:, :, None])).sum(0)
 
     at_point = distance(jnp.broadcast_to(point.theta[:, None, None], (*centre.shape, 1)))
     return jnp.where(distance(ranked.theta) < at_point, ranked.weights, 0.0).sum(-1)

@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from calibayes.particles import UNROLLED_PARAMETERS
+
 BLOCK = 8
 """Observations unrolled in one pass over the particles."""
-UNROLLED_PARAMETERS = 16
-"""Up to this many parameters a prediction is unrolled; beyond, it is a matrix product."""
 
 
 def weighted_risk(

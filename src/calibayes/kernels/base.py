@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from calibayes.noise import normals, uniforms
 from calibayes.particles import Particles
 from calibayes.target import Target, log_density
 
@@ -81,15 +82,7 @@ def random_walk_noise(
 ) -> tuple[Float[Array, "K B M"], Float[Array, "B M"]]:
     """Standard normal steps and the logarithms of uniforms, row by row from the row's key."""
     dim, _, size = theta.shape
-
-    def noise(key):
-        step_key, accept_key = jax.random.split(key)
-        normal = jax.random.normal(step_key, (dim, size), theta.dtype)
-        return normal, -jax.random.exponential(accept_key, (size,), theta.dtype)
-
-    return jax.vmap(noise, out_axes=(1, 0))(keys)
-
-
-def correlate(root: Float[Array, "B K K"], normal: Float[Array, "K B M"]) -> Float[Array, "K B M"]:
-    """`root @ normal` on every row."""
-    return jnp.einsum("bkj,jbm->kbm", root, normal)
+    uniform = uniforms(keys, dim + 1, size)
+    # Once for all: what reads the normals must not draw them again.
+    normal = jax.lax.optimization_barrier(normals(uniform[:dim]))
+    return normal, jnp.log(uniform[dim])

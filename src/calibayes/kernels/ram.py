@@ -18,8 +18,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from calibayes.kernels.base import Kernel, correlate, metropolis, random_walk_noise
-from calibayes.particles import factor
+from calibayes.kernels.base import Kernel, metropolis, random_walk_noise
+from calibayes.particles import factor, transform
 
 
 class _Adaptation(NamedTuple):
@@ -30,7 +30,8 @@ class _Adaptation(NamedTuple):
 class RAM(Kernel):
     """Random walk whose covariance is learned along the chain."""
 
-    target_acceptance: float = eqx.field(static=True, default=0.234)
+    target_acceptance: float | None = eqx.field(static=True, default=None)
+    """Unless told, 0.234; 0.44 for a single parameter."""
     decay: float = eqx.field(static=True, default=2 / 3)
 
     def init(self, covariance):
@@ -39,17 +40,21 @@ class RAM(Kernel):
 
     def step(self, keys, target, eta, particles, adaptation, adapt):
         normal, log_uniforms = random_walk_noise(keys, particles.theta)
-        walk = correlate(adaptation.root, normal)
+        walk = transform(adaptation.root, normal)
         move = metropolis(log_uniforms, target, eta, particles, particles.theta + walk)
         if adapt:
             adaptation = self._adapt(adaptation, normal, walk, move.probability)
         return move.particles, adaptation, move.info
 
+    def acceptance(self, dim: int) -> float:
+        """The acceptance probability that is aimed at."""
+        return self.target_acceptance or (0.44 if dim == 1 else 0.234)
+
     def _adapt(self, adaptation, normal, walk, probability):
         dim, _, n_chains = normal.shape
         steps = adaptation.steps + 1
         gain = jnp.minimum(1.0, dim * steps.astype(probability.dtype) ** -self.decay)
-        a = gain[:, None] * (probability - self.target_acceptance)
+        a = gain[:, None] * (probability - self.acceptance(dim))
         size = (jnp.sqrt(1 + a) - 1) / jnp.square(normal).sum(0) / n_chains
         change = jnp.einsum("kbm,jbm->bkj", walk * size[None], normal)
         return _Adaptation(adaptation.root + change, steps)

@@ -16,8 +16,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from calibayes.kernels.base import Kernel, correlate, metropolis, random_walk_noise
-from calibayes.particles import covariance, factor
+from calibayes.kernels.base import Kernel, metropolis, random_walk_noise
+from calibayes.particles import covariance, factor, transform
 
 
 class _Adaptation(NamedTuple):
@@ -38,7 +38,7 @@ class RWMH(Kernel):
 
     def step(self, keys, target, eta, particles, adaptation, adapt):
         normal, log_uniforms = random_walk_noise(keys, particles.theta)
-        walk = correlate(factor(self._covariance(particles)), normal)
+        walk = transform(factor(self._covariance(particles)), normal)
         scale = jnp.exp(0.5 * adaptation.log_scale)[None, :, None]
         move = metropolis(log_uniforms, target, eta, particles, particles.theta + scale * walk)
         if adapt:

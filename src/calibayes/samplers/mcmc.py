@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from calibayes.bootstrap import row_keys
 from calibayes.diagnostics import multi_ess_of
@@ -17,7 +17,7 @@ from calibayes.kernels import RAM, RWMH, Kernel
 from calibayes.particles import Particles, covariance, uniform_log_weights
 from calibayes.samplers.base import Reach, Sampler
 from calibayes.samplers.start import Pilot
-from calibayes.target import Target, evaluate
+from calibayes.target import Target
 
 _CHUNK = 500
 
@@ -55,13 +55,9 @@ class MCMC(Sampler):
 
     def init(self, key: PRNGKeyArray, target: Target, pilot: Pilot) -> MCMCState:
         pick_key, walk_key = jax.random.split(key)
-        theta = jax.vmap(lambda k: jax.random.choice(k, pilot.particles.theta[:, 0], axis=-1), out_axes=1)(
-            row_keys(pick_key, target.n_rows)
-        )
-        guess = covariance(pilot.particles.theta, pilot.particles.weights)
-        adaptation = self.kernel.init(jnp.broadcast_to(guess, (target.n_rows, *guess.shape[1:])))
+        particles, adaptation = _begin(row_keys(pick_key, target.n_rows), target, pilot.particles, self.kernel)
         state = MCMCState(
-            evaluate(target, theta[:, :, None]),
+            particles,
             eta=as_float(pilot.eta),
             adaptation=adaptation,
             key=walk_key,
@@ -102,6 +98,15 @@ def _chunks(n_warmup: int, n_draws: int) -> list[tuple[int, int]]:
     """Pieces of the run, short enough to be interrupted, none across the end of the warm-up."""
     edges = [*range(0, n_warmup, _CHUNK), *range(n_warmup, n_warmup + n_draws, _CHUNK), n_warmup + n_draws]
     return list(pairwise(edges))
+
+
+@eqx.filter_jit
+def _begin(keys: Key[Array, " B"], target: Target, pilot: Particles, kernel: Kernel) -> tuple[Particles, Any]:
+    """Every row at some draw of the pilot's, with the pilot's covariance as a guess at its own."""
+    theta = jax.vmap(lambda key: jax.random.choice(key, pilot.theta[:, 0], axis=-1), out_axes=1)(keys)
+    guess = covariance(pilot.theta, pilot.weights)
+    adaptation = kernel.init(jnp.broadcast_to(guess, (target.n_rows, *guess.shape[1:])))
+    return target.evaluate(theta[:, :, None]), adaptation
 
 
 @eqx.filter_jit

@@ -1,0 +1,47 @@
+"""The hot loop's random numbers are those of JAX's generator."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.random import threefry_2x32
+from scipy import stats
+
+from calibayes.bootstrap import row_keys
+from calibayes.noise import normals, threefry, uniforms
+
+
+def test_block_function_is_that_of_jax(key):
+    words = jax.random.key_data(key)
+    counter = jnp.asarray(np.random.default_rng(0).integers(0, 2**32, 64, dtype=np.uint32))
+    expected = threefry_2x32(words, counter)
+    got = jnp.concatenate(threefry((words[0], words[1]), (counter[:32], counter[32:])))
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_uniforms_and_normals(count, key):
+    """KS tests at level 1e-3 of each stream of 20,000; correlations within 4.5 / sqrt(20,000)."""
+    uniform = np.asarray(uniforms(row_keys(key, 2), count, 20_000))
+    assert uniform.shape == (count, 2, 20_000)
+    assert uniform.min() > 0
+    assert uniform.max() < 1
+    streams = uniform.reshape(2 * count, -1)
+    for stream in streams:
+        assert stats.kstest(stream, "uniform").pvalue > 1e-3
+        assert stats.kstest(np.asarray(normals(jnp.asarray(stream))), "norm").pvalue > 1e-3
+    correlation = np.corrcoef(np.concatenate([streams[:, 1:], streams[:, :-1]]))
+    assert np.abs(correlation - np.eye(4 * count)).max() < 4.5 / np.sqrt(20_000)
+
+
+def test_normals_are_finite_at_the_ends():
+    ends = jnp.asarray([2.0**-24, 1 - 2.0**-24])
+    low, high = normals(ends)
+    assert jnp.isfinite(low)
+    assert low == -high
+
+
+def test_row_depends_on_its_own_key_only(key):
+    keys = row_keys(key, 5)
+    np.testing.assert_array_equal(uniforms(keys, 3, 100)[:, 3:4], uniforms(keys[3:4], 3, 100))
+    assert (uniforms(keys[:1], 3, 100) != uniforms(keys[1:2], 3, 100)).all()
