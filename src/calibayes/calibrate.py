@@ -43,6 +43,7 @@ from calibayes.target import Target, make_target
 SAMPLERS: dict[str, type[Sampler]] = {"auto": SMC, "smc": SMC, "mcmc": MCMC}
 _DEFAULT_ROWS = 500
 _COLLAPSED = 10.0
+_FEW = 100.0
 
 
 def calibrate(
@@ -354,6 +355,11 @@ def _concerns(reach: Reach) -> list[str]:
     collapsed = int((reach.ess < _COLLAPSED).sum())
     if collapsed:
         concerns.append(f"the weights collapsed on {collapsed} rows (effective size below {_COLLAPSED:g})")
+    typical = float(np.median(reach.ess))
+    if typical < _FEW:
+        concerns.append(
+            f"the effective size of a row is only {typical:.0f}, which biases eta low: use more particles or draws"
+        )
     unmixed = int(reach.unmixed.sum())
     if unmixed:
         concerns.append(f"the first particles had not settled on {unmixed} rows: try more particles or another start")

@@ -78,6 +78,9 @@ class SMC(Sampler):
     def n_pilot(self) -> int:
         return max(self.n_particles, super().n_pilot)
 
+    def check(self, target: Target) -> None:
+        self.kernel.check(target)
+
     def init(self, key: PRNGKeyArray, target: Target, pilot: Pilot) -> SMCState:
         start_key, walk_key = jax.random.split(key)
         if self.start == "prior":
