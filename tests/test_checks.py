@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import calibayes as cb
-from calibayes.checks import as_key, check_data
+from calibayes.checks import as_key, check_data, check_numbers
 
 N = 30
 RNG = np.random.default_rng(8)
@@ -54,7 +54,7 @@ def calibrate(monkeypatch):
         raise AssertionError("a sampler was started")
 
     # The package's attribute `calibrate` is the function; the module of that name is where it looks `pilot` up.
-    monkeypatch.setattr(importlib.import_module("calibayes.calibrate"), "pilot", reached)
+    monkeypatch.setattr(importlib.import_module("calibayes.loop"), "pilot", reached)
 
     def run(model=MODEL, data=(X, Y), **options):
         return cb.calibrate(model, data, **({"seed": 0, "progress": False, "bootstrap": 100} | options))
@@ -238,3 +238,39 @@ def test_missing_values_of_pandas_integers_are_named():
 def test_seed_that_does_not_fit():
     with pytest.raises(ValueError, match="seed must fit"):
         as_key(2**70)
+
+
+@pytest.mark.parametrize(
+    ("loss", "dim"),
+    [
+        (lambda theta, datum: theta @ jnp.ones(3), 2),
+        (lambda theta, datum: np.sin(theta[0]) * datum, 1),
+        (lambda theta, datum: datum if theta[0] > 0 else -datum, 1),
+    ],
+    ids=["dim", "numpy", "if"],
+)
+def test_loss_that_jax_cannot_take_is_explained(loss, dim):
+    with pytest.raises(TypeError, match=r"loss\(theta, datum\) failed .* check dim"):
+        check_data(cb.GibbsModel(loss, cb.priors.Normal(), dim=dim), np.ones(5), None)
+
+
+def test_numbers_that_do_not_fit():
+    generic = cb.GibbsModel(lambda theta, datum: theta[0] * datum.astype(float), cb.priors.Normal(), dim=1)
+    with pytest.raises(ValueError, match="integers too large"):
+        check_data(generic, np.array([1, 2**33 + 5]), None)
+    with pytest.raises(ValueError, match="beyond float32"):
+        check_data(cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal()), (np.ones((2, 1)), [1.0, 1e300]), None)
+
+
+@pytest.mark.parametrize(
+    ("level", "tolerance", "n_rows", "message"),
+    [
+        (0.999, 0.0005, 100, "rows are too few"),
+        (0.95, 0.06, 100, "must be below 0.05"),
+        ("0.95", 0.005, 500, "level must"),
+    ],
+)
+def test_level_tolerance_and_rows_must_fit(level, tolerance, n_rows, message, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises((ValueError, TypeError), match=message):
+        check_numbers(level, tolerance, None, 10, n_rows)

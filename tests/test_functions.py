@@ -124,3 +124,18 @@ def test_values_that_can_change_in_place_make_functions_differ():
     table = {"a": 1.0}
     make = lambda: static(lambda t: table["a"] * t)
     assert make() != make()
+
+
+def helper(t):
+    return SCALE * t
+
+
+def by_helper():
+    return static(lambda t: helper(t))
+
+
+def test_what_helpers_see_counts_too(monkeypatch):
+    before = by_helper()
+    assert by_helper() == before
+    monkeypatch.setitem(globals(), "SCALE", 2.0)
+    assert by_helper() != before

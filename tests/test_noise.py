@@ -7,8 +7,7 @@ import pytest
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
-from calibayes.bootstrap import row_keys
-from calibayes.noise import normals, threefry, uniforms
+from calibayes.noise import normals, row_keys, threefry, uniforms
 
 
 def test_block_function_is_that_of_jax(key):

@@ -1,6 +1,8 @@
 """What a user holds in hand after a calibration."""
 
+import copy
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -134,7 +136,7 @@ def test_ctrl_c_before_anything_is_an_interrupt(monkeypatch):
     def interrupted(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["calibayes.calibrate"], "pilot", interrupted)
+    monkeypatch.setattr(sys.modules["calibayes.loop"], "pilot", interrupted)
     with pytest.raises(KeyboardInterrupt):
         cb.calibrate(model, data, seed=0, **SMALL)
 
@@ -193,3 +195,87 @@ def test_start_from_the_prior_agrees(result):
         **{k: v for k, v in SMALL.items() if k != "bootstrap"} | {"sampler": sampler},
     )
     assert abs(np.log(found.eta / result.eta)) < 4 * result.eta_se / result.eta
+
+
+def test_result_survives_copying_and_pickling(result):
+    for copied in (copy.deepcopy(result.coverage), pickle.loads(pickle.dumps(result.coverage))):
+        assert copied == result.coverage
+        assert copied.interval == result.coverage.interval
+    assert copy.deepcopy(result).eta == result.eta
+
+
+def test_final_draws_hardly_repeat(result):
+    """They come from several snapshots of the particles, so resampling to equal weights need not repeat them."""
+    assert len(np.unique(result.draws, axis=0)) > 0.92 * len(result.draws)
+
+
+def test_interrupt_while_refining_keeps_the_result(monkeypatch):
+    model, data = problem()
+    loop = sys.modules["calibayes.loop"]
+    calls = []
+
+    def interrupted(*args):
+        calls.append(args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "local_curve", interrupted)
+    with pytest.warns(cb.CalibrationWarning, match="interrupted while refining"):
+        stopped = cb.calibrate(model, data, seed=0, **SMALL)
+    assert len(calls) == 1
+    assert not stopped.converged
+    assert np.isinf(stopped.eta_se)
+    assert stopped.draws.shape == (200, 2)
+
+
+def test_cap_on_rungs_is_the_cap():
+    from calibayes.samplers.start import pilot
+    from targets import gamma_target
+
+    target, *_ = gamma_target(n=12)
+    sampler = cb.SMC(n_particles=200, ess_target=0.9999, max_rungs=3)
+    state = sampler.init(jax.random.key(0), target, pilot(jax.random.key(1), target, 1.0, 1000, None))
+    state = sampler.move(target, state, 5.0, lambda _: None)
+    reach = sampler.reach(state, 5.0)
+    assert reach.rungs == 3
+    assert reach.short.all()
+
+
+def test_rows_far_from_the_data_are_started_from_the_prior():
+    """At eta 1 the rows of a badly scaled problem lie hundreds of posterior widths apart: no walk gets there.
+
+    With y of scale 300 and unit-variance loss the calibrated eta is near 300^-2, to within the bootstrap's error.
+    """
+    rng = np.random.default_rng(0)
+    y = 300 * rng.normal(size=50)
+    model = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=1e4))
+    options = SMALL | {"search": cb.RobbinsMonro(gain=0.1)}
+    found = cb.calibrate(model, (np.ones((50, 1)), y), region=cb.regions.Interval(0), seed=0, eta_init=0.01, **options)
+    assert found.converged
+    assert abs(np.log(found.eta * y.var())) < 4 * found.eta_se / found.eta + 0.1
+
+
+def test_too_narrow_for_float32_is_said():
+    y = 1e6 + np.random.default_rng(0).normal(size=1000)
+    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=1e7))
+    with pytest.raises(ValueError, match="too narrow for float32"):
+        cb.calibrate(model, (np.ones((1000, 1)), y), seed=0, **SMALL)
+
+
+def test_bad_estimate_is_said():
+    model, data = problem()
+    for estimate in (lambda draws, weights: jnp.zeros(3), lambda draws, weights: jnp.full(2, jnp.nan)):
+        with pytest.raises(ValueError, match="estimate must be 2 finite numbers"):
+            cb.calibrate(model, data, seed=0, estimate=estimate, **SMALL)
+
+
+def test_undefined_functional_is_said():
+    model, data = problem()
+    region = cb.regions.Functional(lambda theta: jnp.log(theta[0] - 2.0))
+    with pytest.warns(cb.CalibrationWarning, match="level is NaN on"):
+        cb.calibrate(model, data, seed=0, region=region, max_iterations=2, **SMALL)
+
+
+def test_one_sided_search_gives_a_way_out():
+    model, (x, y) = problem()
+    with pytest.warns(cb.CalibrationWarning, match=r"eta must be larger still; start there \(eta_init=\)"):
+        cb.calibrate(model, (x, 1e-3 * y), seed=0, max_iterations=3, **SMALL)

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
+from calibayes.noise import row_keys
+
 
 class Bootstrap(eqx.Module):
     """B rows of counts of N observations, each with expectation one."""
@@ -107,12 +109,6 @@ class Cluster(Bootstrap):
     def row(self, key, n):  # noqa: ARG002
         drawn = _tally(jax.random.randint(key, (self.n_groups,), 0, self.n_groups), self.n_groups)
         return drawn[self.groups]
-
-
-@eqx.filter_jit
-def row_keys(key: PRNGKeyArray, n_rows: int) -> Key[Array, " B"]:
-    """A key for every row, the same whatever the number of rows."""
-    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(n_rows))
 
 
 @eqx.filter_jit

@@ -1,19 +1,14 @@
-"""The loop: sample every row at eta, ask each whether its set covers the estimate, move eta, repeat.
-
-Paper, figures 1 and 3: the two algorithms differ in the sampler alone. `calibrate` takes any.
-"""
+"""`calibrate`: what a user asks for, checked, run and reported; and the paper's two algorithms by name."""
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Key, PRNGKeyArray
 
 from calibayes.bootstrap import Bootstrap
 from calibayes.checks import (
@@ -26,24 +21,19 @@ from calibayes.checks import (
     check_numbers,
     check_start,
 )
-from calibayes.curve import Curve, critical_levels, local_curve, shift
-from calibayes.estimate import point_estimate
-from calibayes.functions import as_float
+from calibayes.kernels import Kernel
+from calibayes.loop import Loop
 from calibayes.model import GibbsModel
-from calibayes.particles import Particles, quantile, resample
+from calibayes.particles import Particles, resample
 from calibayes.progress import LiveLine
 from calibayes.regions import Region, as_region
-from calibayes.result import Coverage, Record, Result
+from calibayes.result import Result
 from calibayes.samplers import MCMC, SMC, Sampler
-from calibayes.samplers.base import Reach
-from calibayes.samplers.start import pilot
 from calibayes.search import RobbinsMonro, Search
-from calibayes.target import Target, make_target
+from calibayes.target import make_target
 
 SAMPLERS: dict[str, type[Sampler]] = {"auto": SMC, "smc": SMC, "mcmc": MCMC}
 _DEFAULT_ROWS = 500
-_COLLAPSED = 10.0
-_FEW = 100.0
 
 
 def calibrate(
@@ -103,7 +93,8 @@ def calibrate(
     counts = np.asarray(rows.counts(row_key, observations.n)) if isinstance(rows, Bootstrap) else rows
     target = make_target(model, observations.data, counts, observations.dim)
     sampler.check(target)
-    run = _Run(
+    search_key, draw_key = jax.random.split(run_key)
+    loop = Loop(
         target=target,
         start=check_start(target, draws, check_key),
         region=region,
@@ -114,11 +105,11 @@ def calibrate(
         level=level,
         tolerance=tolerance,
         max_iterations=max_iterations,
-        key=run_key,
+        key=search_key,
         began=began,
     )
     with LiveLine(progress, sampler.n_draws) as live:
-        found, curve = run.search_eta(live)
+        found, curve = loop.run(live)
     if not found.converged or found.concerns:
         warnings.warn(f"calibration: {found.message}.", CalibrationWarning, stacklevel=2)
     return Result(
@@ -127,8 +118,8 @@ def calibrate(
         coverage=found.coverage,
         converged=found.converged,
         message=found.message,
-        trace=run.trace,
-        draws=np.asarray(_equal_draws(run_key, found.particles)),
+        trace=loop.trace,
+        draws=_draws(draw_key, found.particles, sampler.n_draws),
         curve=curve,
         estimate=np.asarray(found.point),
         level=level,
@@ -142,148 +133,12 @@ def calibrate(
             "search": search,
             "estimate": estimate,
             "bootstrap": bootstrap,
-            "eta_init": run.eta,
+            "eta_init": loop.eta,
             "tolerance": tolerance,
             "max_iterations": max_iterations,
             "seed": seed,
         },
     )
-
-
-@dataclass
-class _Found:
-    """An iteration's answer, or the refined one."""
-
-    eta: float
-    coverage: Coverage
-    point: Float[Array, " K"]
-    particles: Particles
-    """On the data's row."""
-    state: Any
-    reach: Reach
-    converged: bool = False
-    outcome: str = ""
-    concerns: list[str] = field(default_factory=list)
-
-    @property
-    def message(self) -> str:
-        return "; ".join([self.outcome, *self.concerns])
-
-
-@dataclass
-class _Run:
-    """One calibration: everything chosen and checked, and the trace as it grows."""
-
-    target: Target
-    start: Float[Array, "M K"] | None
-    region: Region
-    sampler: Sampler
-    search: Search
-    estimate: str | Callable[..., Any]
-    eta: float
-    level: float
-    tolerance: float
-    max_iterations: int
-    key: PRNGKeyArray
-    began: float
-    trace: list[Record] = field(default_factory=list)
-
-    def search_eta(self, live: LiveLine) -> tuple[_Found, Curve]:
-        """The loop over learning rates, then the curve around the last one and the answer from it."""
-        best: _Found | None = None
-        outcome = f"stopped after {self.max_iterations} iterations, short of the tolerance {self.tolerance:g}"
-        try:
-            for found in self._iterations(live):
-                if best is None or self._error(found) <= self._error(best):
-                    best = found
-                if self._error(found) < self.tolerance:
-                    best.converged, outcome = True, f"coverage within {self.tolerance:g} of {self.level:g}"
-                    break
-        except KeyboardInterrupt:
-            if best is None:
-                raise
-            outcome = f"interrupted in iteration {len(self.trace) + 1}; this is the best result so far"
-        except _OutOfReachError as error:
-            if best is None:
-                raise RuntimeError(f"calibration: {error}.") from None
-            outcome = str(error)
-        assert best is not None
-        best.outcome, best.concerns = outcome, _concerns(best.reach)
-        live.phase("coverage curve")
-        try:
-            curve = self._curve(best, self.sampler.snapshots(self.target, best.state))
-            return self._refined(best, curve, live) if best.converged and self.search.refine else (best, curve)
-        except KeyboardInterrupt:
-            best.converged, best.outcome = False, "interrupted while eta was refined; this is the result before"
-            return best, self._curve(best, [best.state.particles])
-
-    def _iterations(self, live: LiveLine) -> Iterator[_Found]:
-        pilot_key, walk_key = jax.random.split(self.key)
-        live.phase("start: posterior on the data")
-        begun = pilot(pilot_key, self.target, self.eta, self.sampler.n_pilot, self.start)
-        self.target = begun.target
-        live.phase("start: bootstrap rows")
-        state = self.sampler.init(walk_key, self.target, begun)
-        eta, searching = self.eta, self.search.init(as_float(self.eta))
-        for iteration in range(1, self.max_iterations + 1):
-            found = self._assess(state, eta)
-            self.trace.append(_record(iteration, found, self.level, time.perf_counter() - self.began))
-            live.iteration(iteration, eta, found.coverage, self.trace[-1].ess)
-            yield found
-            if iteration < self.max_iterations:
-                searching = _update(self.search, searching, as_float(float(found.coverage)), as_float(self.level))
-                eta = float(searching.eta)
-                live.phase(f"to eta {eta:.4g}")
-                state = self.sampler.move(self.target, state, eta, live.share)
-
-    def _assess(self, state: Any, eta: float) -> _Found:
-        reach = self.sampler.reach(state, eta)
-        short = int(reach.short.sum())
-        if short:
-            raise _OutOfReachError(f"{short} rows did not reach eta = {eta:.4g} within the sampler's cap on rungs")
-        data = state.particles.row(0)
-        point = self._point(data, eta)
-        levels = np.asarray(critical_levels(self.target, state.particles, as_float(eta), self.region, point))
-        return _Found(eta, Coverage(int((levels <= self.level).sum()), len(levels)), point, data, state, reach)
-
-    def _point(self, particles: Particles, eta: float) -> Float[Array, " K"]:
-        return point_estimate(self.estimate, self.key, self.target.row(0), particles, eta)
-
-    def _error(self, found: _Found) -> float:
-        return abs(found.coverage - self.level)
-
-    def _curve(self, found: _Found, snapshots: Iterable[Particles]) -> Curve:
-        moving = callable(self.estimate) or self.estimate == "mean"
-        point = self._point if moving else lambda *_: found.point
-        return local_curve(self.target, snapshots, found.eta, self.region, point, self.level)
-
-    def _refined(self, found: _Found, curve: Curve, live: LiveLine) -> tuple[_Found, Curve]:
-        """The answer at the quantile of the rows' critical etas; as it was, if the curve does not hold it.
-
-        Where that lies in the outer half of the curve, the particles move there and the curve is drawn anew.
-        """
-        eta = curve.eta_hat()
-        if 0 < eta < np.inf and abs(np.log(eta / found.eta)) > np.log(curve.etas[-1] / found.eta) / 2:
-            live.phase(f"to eta {eta:.4g}")
-            state = self.sampler.move(self.target, found.state, eta, live.share)
-            moved = self._assess(state, eta)
-            found = replace(moved, converged=True, outcome=found.outcome, concerns=_concerns(moved.reach))
-            curve = self._curve(found, self.sampler.snapshots(self.target, state))
-            eta = curve.eta_hat()
-        if not 0 < eta < np.inf:
-            return found, curve
-        covered = int((curve.critical_etas() >= eta).sum())
-        particles, _ = shift(found.particles, as_float(eta - found.eta))
-        point = self._point(particles, eta)
-        coverage = Coverage(covered, found.coverage.n_rows)
-        return replace(found, eta=eta, coverage=coverage, particles=particles, point=point), curve
-
-
-_update = eqx.filter_jit(lambda search, state, coverage, level: search.update(state, coverage, level))
-
-
-class _OutOfReachError(Exception):
-    """The sampler did not get to a learning rate."""
 
 
 def gpc_smc(model: GibbsModel, data: Any, *, seed: Any, n_particles: int = 1000, **options: Any) -> Result:
@@ -294,23 +149,23 @@ def gpc_smc(model: GibbsModel, data: Any, *, seed: Any, n_particles: int = 1000,
     return calibrate(model, data, seed=seed, **_paper(options, SMC(n_particles=n_particles)))
 
 
-def gpc_mcmc(model: GibbsModel, data: Any, *, seed: Any, n_draws: int = 20_000, **options: Any) -> Result:
+def gpc_mcmc(
+    model: GibbsModel, data: Any, *, seed: Any, n_draws: int = 20_000, kernel: Kernel | None = None, **options: Any
+) -> Result:
     """Generalized posterior calibration by MCMC (figure 1; Syring and Martin 2019), with the paper's settings.
 
-    `options` are those of `calibrate`. For the SVM the paper passes `sampler=MCMC(kernel=kernels.PolsonScott())`.
+    `options` are those of `calibrate`. The kernel is `kernels.RAM()` unless told; for the SVM the paper takes
+    `kernels.PolsonScott()`.
     """
-    return calibrate(model, data, seed=seed, **_paper(options, MCMC(n_draws=n_draws)))
+    sampler = MCMC(n_draws=n_draws) if kernel is None else MCMC(n_draws=n_draws, kernel=kernel)
+    return calibrate(model, data, seed=seed, **_paper(options, sampler))
 
 
 def _paper(options: dict[str, Any], sampler: Sampler) -> dict[str, Any]:
-    defaults = {
-        "sampler": sampler,
-        "search": RobbinsMonro("kesten"),
-        "region": "box",
-        "bootstrap": 500,
-        "eta_init": 1.0,
-    }
-    return defaults | options
+    if "sampler" in options:
+        raise TypeError("sampler is settled by the algorithm's name; to choose another, use calibrate(sampler=...).")
+    settings = {"search": RobbinsMonro("kesten"), "region": "box", "bootstrap": 500, "eta_init": 1.0}
+    return settings | options | {"sampler": sampler}
 
 
 def _as_sampler(sampler: str | Sampler) -> Sampler:
@@ -321,48 +176,15 @@ def _as_sampler(sampler: str | Sampler) -> Sampler:
     return SAMPLERS[sampler]()
 
 
-def _record(iteration: int, found: _Found, level: float, seconds: float) -> Record:
-    sizes = np.asarray(found.reach.ess)
-    return Record(
-        iteration=iteration,
-        eta=found.eta,
-        coverage=float(found.coverage),
-        ess=float(np.median(sizes)),
-        ess_min=float(sizes.min()),
-        rungs=found.reach.rungs,
-        acceptance=found.reach.acceptance,
-        seconds=seconds,
-        intervals=np.asarray(_marginal_intervals(found.particles, as_float(level))),
-    )
+def _draws(key: PRNGKeyArray, particles: Particles, n_draws: int) -> Float[np.ndarray, "M K"]:
+    """`n_draws` equally weighted draws from at least as many particles of the data's row.
+
+    Stratified ancestors come in order, so every n-th of them is a stratified sample too.
+    """
+    drawn = np.asarray(_resample(key[None], particles).theta[:, 0].T)
+    return drawn[:: len(drawn) // n_draws][:n_draws]
 
 
 @jax.jit
-def _marginal_intervals(particles: Particles, level: Float[Array, ""]) -> Float[Array, "K 2"]:
-    theta = particles.theta[:, 0]
-    weights = jnp.broadcast_to(particles.weights, theta.shape)
-    tails = [jnp.full(len(theta), tail) for tail in (0.5 * (1 - level), 0.5 * (1 + level))]
-    return jnp.stack([quantile(theta, weights, tail) for tail in tails], -1)
-
-
-@jax.jit
-def _equal_draws(key: PRNGKeyArray, particles: Particles) -> Float[Array, "M K"]:
-    return resample(key[None], particles, jnp.ones(1, bool)).theta[:, 0].T
-
-
-def _concerns(reach: Reach) -> list[str]:
-    """What a user should know of the sampling, in words."""
-    concerns = []
-    collapsed = int((reach.ess < _COLLAPSED).sum())
-    if collapsed:
-        concerns.append(f"the weights collapsed on {collapsed} rows (effective size below {_COLLAPSED:g})")
-    typical = float(np.median(reach.ess))
-    if typical < _FEW:
-        concerns.append(
-            f"the effective size of a row is only {typical:.0f}, which biases eta low: use more particles or draws"
-        )
-    unmixed = int(reach.unmixed.sum())
-    if unmixed:
-        concerns.append(f"the first particles had not settled on {unmixed} rows: try more particles or another start")
-    if reach.invalid:
-        concerns.append(f"the loss was NaN at {reach.invalid} particles, which were given up")
-    return concerns
+def _resample(keys: Key[Array, " B"], particles: Particles) -> Particles:
+    return resample(keys, particles, jnp.ones(1, bool))

@@ -1,7 +1,8 @@
 """Bad input gets an error that names the argument, the value and the way out, before anything is compiled."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -108,8 +109,12 @@ def _numbers(name: str, value: Any, columns: list[str] | None, keep_kind: bool =
         if text:
             raise TypeError(f"{name} must hold numbers; these columns do not: {', '.join(text)}. Encode or drop them.")
         return np.column_stack([part for part in parts if part is not None]) if parts else np.empty((len(value), 0))
+    if hasattr(value, "toarray"):
+        raise TypeError(f"{name} is a sparse matrix: pass {name}.toarray().")
     array = np.asarray(value)
     if keep_kind and array.dtype.kind in "biu":
+        if (array != array.astype(jax.dtypes.canonicalize_dtype(array.dtype))).any():
+            raise ValueError(f"{name} holds integers too large for 32 bits. Enable JAX's x64, or pass floats.")
         return array
     number = _as_float(array)
     if number is None:
@@ -131,14 +136,15 @@ def _as_float(value: Any) -> np.ndarray | None:
 def _require_finite(name: str, array: np.ndarray, columns: list[str] | None) -> None:
     if array.dtype.kind != "f":
         return
-    bad = np.argwhere(~np.isfinite(array))
+    with np.errstate(over="ignore"):
+        bad = np.argwhere(~np.isfinite(array.astype(jax.dtypes.canonicalize_dtype(array.dtype))))
     if len(bad):
         where = f"row {bad[0][0]}"
         if array.ndim > 1:
             where += f", column {columns[bad[0][1]] if columns else bad[0][1]}"
         raise ValueError(
-            f"{name} must be finite; {len(bad)} of {array.size} values are NaN or infinite, the first in {where}. "
-            "Drop or impute them."
+            f"{name} must be finite; {len(bad)} of {array.size} values are NaN, infinite or beyond float32, first in "
+            f"{where}. Drop or impute them."
         )
 
 
@@ -167,19 +173,27 @@ def _check_model(model: GibbsModel, data: PyTree[np.ndarray], dim: int) -> None:
     theta = jax.ShapeDtypeStruct((dim,), jnp.zeros(()).dtype)
     datum = jax.tree.map(_one, data)
     if isinstance(model.loss, Generic):
-        out = jax.eval_shape(model.loss, theta, datum)
-        _require_scalar("loss(theta, datum)", out)
+        _require_scalar("loss(theta, datum)", model.loss, theta, datum)
     else:
         one = jax.ShapeDtypeStruct((), theta.dtype)
-        _require_scalar("rho(prediction, y)", jax.eval_shape(model.loss.rho, one, one))
-    _require_scalar("prior.log_prob(theta)", jax.eval_shape(model.prior.log_prob, theta))
+        _require_scalar("rho(prediction, y)", model.loss.rho, one, one)
+    _require_scalar("prior.log_prob(theta)", model.prior.log_prob, theta)
 
 
 def _one(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape[1:], jax.dtypes.canonicalize_dtype(leaf.dtype))
 
 
-def _require_scalar(name: str, out: Any) -> None:
+def _require_scalar(name: str, fn: Callable[..., Any], *args: Any) -> None:
+    try:
+        out = jax.eval_shape(fn, *args)
+    except Exception as error:
+        shapes = ", ".join(str(jax.tree.map(lambda leaf: leaf.shape, arg)) for arg in args)
+        reason = str(error).splitlines()[0]
+        raise TypeError(
+            f"{name} failed on arguments of shapes {shapes}: {reason} It is compiled by JAX: use jax.numpy instead of "
+            "numpy, jnp.where instead of if, and check dim."
+        ) from error
     if getattr(out, "shape", None) != ():
         shape = getattr(out, "shape", type(out).__name__)
         raise ValueError(f"{name} must be a scalar, for one observation at a time; got shape {shape}.")
@@ -245,6 +259,9 @@ def _require_rows(n_rows: int) -> None:
 
 
 def check_numbers(level: float, tolerance: float, eta_init: float | None, max_iterations: int, n_rows: int) -> None:
+    for name, value in (("level", level), ("tolerance", tolerance), ("max_iterations", max_iterations)):
+        if not isinstance(value, Real):
+            raise TypeError(f"{name} must be a number; got {value!r}.")
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, both excluded; got {level}. For 95% write 0.95.")
     if not tolerance > 0:
@@ -253,6 +270,14 @@ def check_numbers(level: float, tolerance: float, eta_init: float | None, max_it
         raise ValueError(f"eta_init must be positive and finite; got {eta_init}.")
     if max_iterations < 1:
         raise ValueError(f"max_iterations must be at least 1; got {max_iterations}.")
+    alpha = min(level, 1 - level)
+    if alpha * n_rows < 1:
+        raise ValueError(
+            f"bootstrap: {n_rows} rows are too few for level = {level:g}, which leaves {alpha * n_rows:.2g} of them on "
+            f"one side. Use at least {int(np.ceil(5 / alpha))}."
+        )
+    if tolerance >= alpha:
+        raise ValueError(f"tolerance = {tolerance:g} must be below {alpha:g}, or sets that always cover would pass.")
     nearest = abs(round(level * n_rows) / n_rows - level)
     if nearest >= tolerance:
         raise ValueError(

@@ -37,6 +37,11 @@ class Curve(eqx.Module):
     """Median effective size over rows after reweighting."""
     level: float
 
+    @staticmethod
+    def empty(n_rows: int, level: float) -> "Curve":
+        """A curve that could not be drawn."""
+        return Curve(np.empty(0), np.empty((0, n_rows)), np.empty(0), level)
+
     def coverage(self, level: float | None = None) -> Float[np.ndarray, " G"]:
         """Coverage at each eta of the grid, at any level."""
         return (self.critical_levels <= (self.level if level is None else level)).mean(1)
@@ -44,6 +49,8 @@ class Curve(eqx.Module):
     def critical_etas(self, level: float | None = None) -> Float[np.ndarray, " B"]:
         """Where each row's set lets the point go; 0 or infinite for rows that do so off the grid."""
         wanted = self.level if level is None else level
+        if not len(self.etas):
+            return np.zeros(self.critical_levels.shape[1])
         inside = self.critical_levels <= wanted
         # The last eta at which the point is inside: levels are noisy, and the set must have it up to there.
         last = np.where(inside.any(0), inside.shape[0] - 1 - inside[::-1].argmax(0), -1)

@@ -4,8 +4,9 @@ JAX compiles once per function object, so a lambda written anew in a loop or in 
 compile anew. Two functions made from the same code over the same values are one function here.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import equinox as eqx
@@ -18,7 +19,7 @@ Numbers = ArrayLike | Sequence[float]
 """What a number, or one number per parameter, may be given as."""
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_FIXED = (ModuleType, FunctionType, BuiltinFunctionType, type, jax.Array)
+_LIBRARIES = (*sys.stdlib_module_names, "calibayes")
 
 
 class Function:
@@ -40,10 +41,7 @@ class Function:
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
-            isinstance(other, Function)
-            and self.fn.__code__ == other.fn.__code__
-            and len(self.seen) == len(other.seen)
-            and all(map(_same, self.seen, other.seen))
+            isinstance(other, Function) and self.fn.__code__ == other.fn.__code__ and _same(self.seen, other.seen)
         )
 
     def __repr__(self) -> str:
@@ -62,12 +60,20 @@ def static(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn
 
 
-def _seen(fn: FunctionType) -> list[Any]:
-    """Values of the closure, the defaults and the globals that a function's code names."""
+def _seen(fn: FunctionType, within: tuple[FunctionType, ...] = ()) -> tuple[Any, ...]:
+    """Values of the closure, the defaults and the globals that a function's code names; of helpers, what they see."""
     closure = [cell.cell_contents for cell in fn.__closure__ or ()]
     keywords = [value for _, value in sorted((fn.__kwdefaults__ or {}).items())]
     names = sorted({name for code in _codes(fn.__code__) for name in code.co_names})
-    return [*closure, *(fn.__defaults__ or ()), *keywords, *(fn.__globals__.get(name) for name in names)]
+    values = [*closure, *(fn.__defaults__ or ()), *keywords, *(fn.__globals__.get(name) for name in names)]
+    return tuple(_noted(value, (*within, fn)) for value in values)
+
+
+def _noted(value: Any, within: tuple[FunctionType, ...]) -> Any:
+    """A helper as its code and what it sees now; one that leads back to itself as something equal to nothing."""
+    if type(value) is not FunctionType or _from_library(value):
+        return value
+    return object() if value in within else (value.__code__, *_seen(value, within))
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -82,4 +88,16 @@ def _same(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(map(_same, a, b))
     if isinstance(a, _PLAIN):
         return type(a) is type(b) and a == b
-    return a is b and isinstance(a, _FIXED)
+    if isinstance(a, CodeType):
+        return a == b
+    return a is b and (isinstance(a, jax.Array) or _from_library(a))
+
+
+def _from_library(value: Any) -> bool:
+    """Whether a module, class or function comes from an installed package, which nobody changes on the way."""
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    if module is None or not (callable(value) or isinstance(value, ModuleType)):
+        return False
+    file = getattr(module, "__file__", None) or ""
+    return module.__name__.partition(".")[0] in _LIBRARIES or "site-packages" in file or "dist-packages" in file

@@ -7,13 +7,20 @@ CPU `jax.random` walks over whole arrays round after round, at more than twice t
 
 import math
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, UInt32
+from jaxtyping import Array, Float, Key, PRNGKeyArray, UInt32
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
+
+
+@eqx.filter_jit
+def row_keys(key: PRNGKeyArray, n_rows: int) -> Key[Array, " B"]:
+    """A key for every row, the same whatever the number of rows."""
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(n_rows))
 
 
 def threefry(

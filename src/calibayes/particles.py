@@ -196,6 +196,13 @@ def resample(
     return jax.lax.cond(where.any(), do, lambda: particles)
 
 
+@jax.jit
+def pool(parts: list[Particles]) -> Particles:
+    """Several sets of particles on the same rows as one."""
+    joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, -1), *parts)
+    return joined.with_log_weights(normalise(joined.log_weights))
+
+
 def choose(where: Bool[Array, " B"], new: Particles, old: Particles) -> Particles:
     """`new` on the rows of `where`, `old` on the others."""
     at = where[:, None]

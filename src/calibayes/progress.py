@@ -1,18 +1,9 @@
 """What a calibration shows while it runs: one live line on a terminal or in a notebook, nothing in a pipe."""
 
 from types import TracebackType
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-
-class Reporter(Protocol):
-    """Told of the calibration as it goes."""
-
-    def phase(self, name: str) -> None: ...
-    def share(self, done: float) -> None: ...
-    def iteration(self, number: int, eta: float, coverage: float, ess: float) -> None: ...
 
 
 class LiveLine:

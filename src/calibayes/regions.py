@@ -118,7 +118,9 @@ class Functional(Region):
 
     def critical_level(self, cloud, point):
         values = jax.vmap(jax.vmap(self.fn, 1), 1)(cloud.theta)
-        return jnp.abs(2 * share_below(values, cloud.weights, _repeat(self.fn(point.theta), cloud)) - 1)
+        levels = jnp.abs(2 * share_below(values, cloud.weights, _repeat(self.fn(point.theta), cloud)) - 1)
+        undefined = (jnp.isnan(values) & (cloud.weights > 0)).any(-1) | jnp.isnan(self.fn(point.theta))
+        return jnp.where(undefined, jnp.nan, levels)
 
 
 REGIONS: dict[str, Callable[[], Region]] = {

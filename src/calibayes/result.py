@@ -24,6 +24,9 @@ class Coverage(float):
         share.n_rows = n_rows
         return share
 
+    def __getnewargs__(self) -> tuple[int, int]:  # type: ignore[override]
+        return round(self * self.n_rows), self.n_rows
+
     @property
     def interval(self) -> tuple[float, float]:
         """Wilson's score interval."""
@@ -61,9 +64,11 @@ class Result:
 
     eta: float
     eta_se: float
-    """Simulation error of eta from finitely many bootstrap rows and particles; not its variation over datasets."""
+    """Simulation error of eta from finitely many bootstrap rows, each with its own particles' error; not the
+    variation of eta over datasets."""
     coverage: Coverage
-    """Estimated coverage at eta of the region's sets at `level`."""
+    """Share of bootstrap rows whose set at `level` covers the estimate at eta. Eta is chosen on these rows, so once
+    refined this is as near to `level` as their number allows; the interval says how far off the probability may be."""
     converged: bool
     message: str
     trace: list[Record]

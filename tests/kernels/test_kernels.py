@@ -5,14 +5,15 @@ from dataclasses import replace
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from scipy import stats
 
 import calibayes as cb
-from calibayes.bootstrap import row_keys
 from calibayes.kernels import RAM, RWMH, PolsonScott
 from calibayes.kernels.polson_scott import inverse_gaussian
+from calibayes.noise import row_keys
 from calibayes.particles import covariance
 from calibayes.samplers.start import by_mcmc
 from calibayes.target import evaluate, make_target
@@ -187,3 +188,22 @@ def test_moments_helper_matches_draws():
     assert abs(draws.mean() - mu) < 4 * np.sqrt(var / 4e5)
     assert abs(draws.var() - var) < 0.01 * var
     assert abs(((draws - mu) ** 3).mean() - skew) < 0.1 * abs(skew)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-4])
+def test_inverse_gaussian_scales_with_its_shape(scale, key):
+    """The prior's latents have shapes of 1 / scale^2: whatever the unit, the law is the same in it."""
+    shape = 1 / scale**2
+    inverse_means = jnp.full(20_000, 0.7 / shape)
+    draws = inverse_gaussian(key, inverse_means, jnp.full(20_000, shape))
+    assert stats.kstest(np.asarray(draws) / shape, stats.invgauss(1 / 0.7).cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("sampler", [cb.SMC, cb.MCMC])
+def test_samplers_check_their_kernel(sampler, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(TypeError, match="kernel must be an instance"):
+        sampler(kernel=RAM)
+    target, *_ = gamma_target()
+    with pytest.raises(TypeError, match="PolsonScott samples"):
+        sampler(kernel=PolsonScott()).check(target)

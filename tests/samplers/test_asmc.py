@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from calibayes.bootstrap import row_keys
 from calibayes.functions import as_float
 from calibayes.kernels import RWMH
+from calibayes.noise import row_keys
 from calibayes.particles import ess, reweight
 from calibayes.samplers.asmc import Ladder, climb, next_step, start_walking
 from calibayes.samplers.start import by_mcmc, from_prior

@@ -82,13 +82,13 @@ def inverse_gaussian(
 ) -> Float[Array, " J"]:
     """Draws with the given reciprocal means (Michael, Schucany and Haas 1976), stable for large means.
 
-    The smaller root of their quadratic is `mean / (1 + t + sqrt(t (t + 2)))`, free of cancellation. Where the mean is
-    huge the reciprocal is bounded away from zero: the limit law, that of `shape / chi-squared`, is reached.
+    The smaller root of their quadratic is `mean / (1 + t + sqrt(t (t + 2)))`, free of cancellation. In units of the
+    shape, a mean beyond 1e6 is taken for 1e6: the limit law, that of `shape / chi-squared`, is reached.
     """
     normal_key, uniform_key = jax.random.split(key)
-    mean = 1 / jnp.maximum(inverse_mean, 1e-6)
+    mean = 1 / jnp.maximum(inverse_mean * shape, 1e-6)
     chi2 = jnp.square(jax.random.normal(normal_key, mean.shape, mean.dtype))
-    t = 0.5 * mean * chi2 / shape
+    t = 0.5 * mean * chi2
     ratio = 1 / (1 + t + jnp.sqrt(t * (t + 2)))
     small = jax.random.uniform(uniform_key, mean.shape, mean.dtype) <= 1 / (1 + ratio)
-    return jnp.where(small, mean * ratio, mean / ratio)
+    return shape * jnp.where(small, mean * ratio, mean / ratio)

@@ -69,7 +69,12 @@ def start_walking(kernel: Kernel, particles: Particles, eta: Float[Array, ""]) -
 
 @eqx.filter_jit
 def climb(
-    keys: Key[Array, " B"], target: Target, walkers: Walkers, eta: Float[Array, ""], ladder: Ladder, max_rungs: int
+    keys: Key[Array, " B"],
+    target: Target,
+    walkers: Walkers,
+    eta: Float[Array, ""],
+    ladder: Ladder,
+    max_rungs: Int[Array, ""] | int,
 ) -> Walkers:
     """At most `max_rungs` rungs of every row towards `eta`."""
 

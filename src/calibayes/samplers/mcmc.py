@@ -1,4 +1,7 @@
-"""GPC-MCMC's sampler: one chain a row, run anew at every learning rate (paper, section 2.1, figure 1)."""
+"""GPC-MCMC's sampler: one chain a row at every learning rate (paper, section 2.1, figure 1).
+
+Each run begins where the last one ended, with what its kernel had learned, and warms up anew.
+"""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -10,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-from calibayes.bootstrap import row_keys
 from calibayes.diagnostics import multi_ess_of
 from calibayes.functions import as_float
 from calibayes.kernels import RAM, RWMH, Kernel
-from calibayes.particles import Particles, covariance, uniform_log_weights
+from calibayes.noise import row_keys
+from calibayes.particles import Particles, covariance, pool, uniform_log_weights
 from calibayes.samplers.base import Reach, Sampler
 from calibayes.samplers.start import Pilot
 from calibayes.target import Target
@@ -45,6 +48,8 @@ class MCMC(Sampler):
     kernel: Kernel = eqx.field(default_factory=RAM)
 
     def __check_init__(self):
+        if not isinstance(self.kernel, Kernel):
+            raise TypeError(f"kernel must be an instance of a calibayes.kernels.Kernel; got {self.kernel!r}.")
         if self.n_warmup < 0:
             raise ValueError(f"n_warmup must not be negative; got {self.n_warmup}.")
         if isinstance(self.kernel, RWMH):
@@ -52,6 +57,11 @@ class MCMC(Sampler):
 
     def check(self, target: Target) -> None:
         self.kernel.check(target)
+        if self.n_draws <= 2 * target.dim**2:
+            raise ValueError(
+                f"n_draws must be above {2 * target.dim**2} for {target.dim} parameters, for their effective size to "
+                f"be told; got {self.n_draws}."
+            )
 
     def init(self, key: PRNGKeyArray, target: Target, pilot: Pilot) -> MCMCState:
         pick_key, walk_key = jax.random.split(key)
@@ -86,7 +96,7 @@ class MCMC(Sampler):
                 acceptance = info.acceptance.mean()
             acceptance.block_until_ready()
             on_step(end / total)
-        return MCMCState(_join(kept), as_float(eta), adaptation, state.key, steps, invalid, acceptance)
+        return MCMCState(pool(kept), as_float(eta), adaptation, state.key, steps, invalid, acceptance)
 
     def reach(self, state: MCMCState, eta: float) -> Reach:
         sizes, stuck = _judge(state.particles)
@@ -124,12 +134,6 @@ def _run(keys, target, eta, last, adaptation, steps, kernel, length, adapt):
     theta, risk, log_prior = (jnp.moveaxis(leaf, 0, -1) for leaf in kept)
     chain = Particles(theta, risk, log_prior, uniform_log_weights(risk.shape))
     return last, adaptation, chain, info
-
-
-@jax.jit
-def _join(chains: list[Particles]) -> Particles:
-    joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, -1), *chains)
-    return joined.with_log_weights(uniform_log_weights(joined.risk.shape))
 
 
 @jax.jit

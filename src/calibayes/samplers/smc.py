@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from calibayes.bootstrap import row_keys
 from calibayes.functions import as_float
 from calibayes.kernels import RWMH, Kernel
+from calibayes.noise import row_keys
 from calibayes.particles import Particles, ess, normalise
-from calibayes.samplers.asmc import Ladder, Walkers, climb, start_walking, stay
+from calibayes.samplers.asmc import Ladder, Walkers, climb, keep_still, start_walking, stay
 from calibayes.samplers.base import Reach, Sampler
 from calibayes.samplers.start import Pilot, by_mcmc, from_prior
 from calibayes.target import Target, log_density
@@ -27,10 +27,11 @@ _ess = jax.jit(ess)
 
 
 class SMCState(eqx.Module):
-    """Walkers at a learning rate, the key of their random numbers, and which rows started well."""
+    """Walkers at a learning rate, the keys of their random numbers, and which rows started well."""
 
     walkers: Walkers
     key: PRNGKeyArray
+    snapshot_key: PRNGKeyArray
     settled: Bool[Array, " B"]
 
     @property
@@ -41,8 +42,9 @@ class SMCState(eqx.Module):
 class SMC(Sampler):
     """Adaptive sequential Monte Carlo, ASMC*, on every row.
 
-    `start` is `"mcmc"`, as in the paper, or `"prior"`. `initial_weights="density"` weights the first draws by their
-    posterior density as the paper prints it, which squares the posterior; equal weights are right.
+    `start` is `"mcmc"`, as in the paper, or `"prior"`, by a coarse ladder of its own. `initial_weights="density"`
+    weights the first draws by their posterior density as the paper prints it, which squares the posterior; equal
+    weights are right.
     """
 
     n_particles: int = eqx.field(static=True, default=1000)
@@ -56,6 +58,8 @@ class SMC(Sampler):
     initial_weights: Literal["uniform", "density"] = eqx.field(static=True, default="uniform")
 
     def __check_init__(self):
+        if not isinstance(self.kernel, Kernel):
+            raise TypeError(f"kernel must be an instance of a calibayes.kernels.Kernel; got {self.kernel!r}.")
         for name in ("ess_target", "resample_below"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} must be between 0 and 1, both excluded; got {getattr(self, name)}.")
@@ -82,22 +86,27 @@ class SMC(Sampler):
         self.kernel.check(target)
 
     def init(self, key: PRNGKeyArray, target: Target, pilot: Pilot) -> SMCState:
-        start_key, walk_key = jax.random.split(key)
+        start_key, prior_key, walk_key, snapshot_key = jax.random.split(key, 4)
         if self.start == "prior":
-            begun = from_prior(start_key, target, pilot.eta, self.n_particles)
+            begun = from_prior(prior_key, target, pilot.eta, self.n_particles)
             settled = jnp.ones(target.n_rows, bool)
         else:
             particles = _on_every_row(target, pilot.particles.theta[:, 0, : self.n_particles])
             begun, settled = by_mcmc(start_key, target, particles, pilot.eta)
+            if not np.all(settled) and hasattr(target.model.prior, "sample"):
+                # Too far from the data's posterior to walk there: come from the prior instead.
+                begun = keep_still(settled, begun, from_prior(prior_key, target, pilot.eta, self.n_particles))
+                settled = jnp.ones(target.n_rows, bool)
         walkers = _leave(begun, self.kernel, as_float(pilot.eta), self.initial_weights == "density")
-        return SMCState(walkers, walk_key, settled)
+        return SMCState(walkers, walk_key, snapshot_key, settled)
 
     def move(self, target: Target, state: SMCState, eta: float, on_step: Callable[[float], None]) -> SMCState:
         keys = row_keys(state.key, target.n_rows)
         ladder = Ladder(self.kernel, self.ess_target, self.resample_below, self.n_moves, self.resampling)
         walkers = replace(state.walkers, rungs=jnp.zeros_like(state.walkers.rungs))
-        for _ in range(-(-self.max_rungs // _CHUNK)):
-            walkers = climb(keys, target, walkers, as_float(eta), ladder, _CHUNK)
+        for done in range(0, self.max_rungs, _CHUNK):
+            rungs = jnp.asarray(min(_CHUNK, self.max_rungs - done))
+            walkers = climb(keys, target, walkers, as_float(eta), ladder, rungs)
             arrived = float((np.asarray(walkers.eta) == np.asarray(as_float(eta))).mean())
             on_step(arrived)
             if arrived == 1:
@@ -105,8 +114,8 @@ class SMC(Sampler):
         return replace(state, walkers=walkers)
 
     def snapshots(self, target: Target, state: SMCState) -> Iterator[Particles]:
-        keys = row_keys(jax.random.fold_in(state.key, 1), target.n_rows)
         walkers = state.walkers
+        keys = row_keys(jax.random.fold_in(state.snapshot_key, int(np.max(walkers.moves))), target.n_rows)
         n_moves, none = jnp.asarray(_SNAPSHOT_MOVES), jnp.zeros(target.n_rows, bool)
         for _ in range(_SNAPSHOTS):
             yield walkers.particles
@@ -133,7 +142,7 @@ def _on_every_row(target: Target, theta: Float[Array, "K M"]) -> Particles:
 def _leave(begun: Walkers, kernel: Kernel, eta: Float[Array, ""], by_density: bool) -> Walkers:
     """Walkers of `kernel` from the particles a start ended with."""
     particles = begun.particles
-    if by_density:
-        particles = particles.with_log_weights(normalise(log_density(particles, begun.eta)))
+    log_weights = log_density(particles, begun.eta) if by_density else particles.log_weights
+    particles = particles.with_log_weights(normalise(jnp.where(jnp.isfinite(particles.risk), log_weights, -jnp.inf)))
     invalid = begun.invalid + jnp.isnan(particles.risk).sum(-1)
     return replace(start_walking(kernel, particles, eta), invalid=invalid)

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from calibayes.bootstrap import row_keys
 from calibayes.functions import as_float
 from calibayes.kernels import RWMH
+from calibayes.noise import row_keys
 from calibayes.particles import Particles, mean, resample
 from calibayes.samplers.asmc import Ladder, Walkers, climb, start_walking, stay
 from calibayes.target import Target, evaluate
@@ -45,7 +45,8 @@ class Pilot(NamedTuple):
 def from_prior(key: PRNGKeyArray, target: Target, eta: float, n_particles: int) -> Walkers:
     """Particles at `eta` on every row, by ASMC* from the prior."""
     ladder = Ladder(RWMH(), ess_target=0.5, resample_below=0.9, n_moves=4 + target.dim, resampling="stratified")
-    particles = _prior_particles(key, target, n_particles)
+    prior_key, walk_key = jax.random.split(key)
+    particles = _prior_particles(prior_key, target, n_particles)
     alive = int(np.isfinite(particles.risk).sum(-1).min())
     if alive < _ALIVE:
         raise ValueError(
@@ -53,7 +54,7 @@ def from_prior(key: PRNGKeyArray, target: Target, eta: float, n_particles: int) 
             "nearer to where the loss is finite, or pass draws of the posterior (draws=)."
         )
     walkers = start_walking(ladder.kernel, particles, as_float(0.0))
-    keys = row_keys(key, target.n_rows)
+    keys = row_keys(walk_key, target.n_rows)
     for _ in range(_PILOT_RUNGS // _CHUNK):
         walkers = climb(keys, target, walkers, as_float(eta), ladder, _CHUNK)
         if (np.asarray(walkers.eta) == np.asarray(as_float(eta))).all():
@@ -66,13 +67,13 @@ def from_prior(key: PRNGKeyArray, target: Target, eta: float, n_particles: int) 
 
 def pilot(key: PRNGKeyArray, target: Target, eta: float, n_particles: int, draws: Float[Array, "M K"] | None) -> Pilot:
     """The posterior on the data at `eta`, from the prior or from the user's draws of it."""
-    climb_key, pick_key = jax.random.split(key)
+    climb_key, pick_key, mix_key = jax.random.split(key, 3)
     if draws is None:
         particles = from_prior(climb_key, target.row(0), eta, n_particles).particles
     else:
         picked = jax.random.choice(pick_key, draws, (n_particles,), replace=len(draws) < n_particles)
         particles = evaluate(target.row(0), picked.T[:, None, :])
-    target, particles = _centre(pick_key, target, particles)
+    target, particles = _centre(mix_key, target, particles)
     return Pilot(target, particles, eta)
 
 
@@ -142,8 +143,10 @@ def _prior_particles(key: PRNGKeyArray, target: Target, n_particles: int) -> Par
 def _centre(key: PRNGKeyArray, target: Target, particles: Particles) -> tuple[Target, Particles]:
     """The target with its reference at the particles' mean; the particles there, with equal weights."""
     centred = target.recentre(mean(particles.theta, particles.weights)[:, 0])
-    drawn = resample(row_keys(key, 1), particles, jnp.ones(1, bool))
-    return centred, centred.row(0).evaluate(drawn.theta)
+    resample_key, order_key = jax.random.split(key)
+    drawn = resample(resample_key[None], particles, jnp.ones(1, bool))
+    # In no order, so that any part of them is a sample too.
+    return centred, centred.row(0).evaluate(jax.random.permutation(order_key, drawn.theta, axis=2))
 
 
 def _moments(particles: Particles) -> tuple[Float[Array, "P B"], Float[Array, "P B"]]:
