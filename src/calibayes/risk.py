@@ -8,9 +8,9 @@ for every particle $\theta$ on every row $b$ of counts $c$. Two things decide it
 particles on the minor axis: each block is one fused pass over the particles, in registers. Nothing of
 size B x M x N is ever stored.
 
-*The reference* $\theta_0$. Losses are taken relative to a point inside the posterior, observation by
-observation, so that the sum stays of the order of the posterior's own spread instead of growing with N,
-and float32 is enough.
+*The reference* $\theta_0$. Losses are taken relative to a point inside the posterior, a few observations at a
+time, so that the sum stays of the order of the posterior's own spread instead of growing with N, and float32
+is enough.
 """
 
 from collections.abc import Callable
@@ -29,24 +29,24 @@ BLOCK = 8
 def weighted_risk(
     losses_of: Callable[[Any], list[Float[Array, "B M"]]],
     blocks: PyTree[Array],
-    base: Float[Array, "G L"],
+    base: Float[Array, "G B"],
     counts: Float[Array, "G L B"],
     n_particles: int,
     finite: bool,
 ) -> Float[Array, "B M"]:
-    """Sum over all observations of `counts * (loss - base)`.
+    """Sum over all observations of `counts * loss`, less the reference's own sum, block by block.
 
-    `losses_of(block)` gives the loss of every particle for each observation of a block. Where losses may
-    be infinite, an observation that a row does not hold must not touch it: `0 * inf` is left out.
+    `losses_of(block)` gives the loss of every particle for each observation of a block, `base` the reference's risk on
+    the block. Where losses may be infinite, an observation that a row does not hold must not touch it: `0 * inf` is
+    left out.
     """
 
     def add(total, scanned):
         block, base_block, counts_block = scanned
-        for i, loss in enumerate(losses_of(block)):
-            count = counts_block[i][:, None]
-            term = count * (loss - base_block[i])
-            total = total + (term if finite else jnp.where(count != 0, term, 0.0))
-        return total, None
+        terms = [counts_block[i][:, None] * loss for i, loss in enumerate(losses_of(block))]
+        if not finite:
+            terms = [jnp.where(counts_block[i][:, None] != 0, term, 0.0) for i, term in enumerate(terms)]
+        return total + (sum(terms[1:], terms[0]) - base_block[:, None]), None
 
     start = jnp.zeros((counts.shape[-1], n_particles), base.dtype)
     return jax.lax.scan(add, start, (blocks, base, counts))[0]

@@ -27,8 +27,8 @@ class Target(eqx.Module):
     """Blocks of observations; for linear losses `(x, y, offset)`, the prediction `offset + x @ (theta - reference)`."""
     counts: Float[Array, "G L B"]
     reference: Float[Array, " K"]
-    base: Float[Array, "G L"]
-    """The loss of every observation at the reference."""
+    base: Float[Array, "G B"]
+    """The risk of the reference on every block, row by row."""
 
     @property
     def dim(self) -> int:
@@ -45,7 +45,8 @@ class Target(eqx.Module):
     @eqx.filter_jit
     def row(self, index: int) -> "Target":
         """The target of one row alone."""
-        return replace(self, counts=self.counts[:, :, index : index + 1])
+        at = slice(index, index + 1)
+        return replace(self, counts=self.counts[:, :, at], base=self.base[:, at])
 
     def risk(self, theta: Float[Array, "K B M"]) -> Float[Array, "B M"]:
         """Risk relative to the reference. Infinite is a density of zero; NaN, a loss that failed."""
@@ -100,7 +101,7 @@ def make_target(model: GibbsModel, data: Any, counts: np.ndarray, dim: int) -> T
         data=jax.tree.map(lambda leaf: _blocks(leaf, fill=leaf[-1]), data),
         counts=_blocks(rows.T, fill=np.zeros(len(rows), np.float32)),
         reference=jnp.asarray(reference, float),
-        base=jnp.zeros((-(-n // BLOCK), BLOCK)),
+        base=jnp.zeros((-(-n // BLOCK), len(rows))),
     )
     return target.recentre(target.reference)
 
@@ -116,7 +117,7 @@ def _recentre(target: Target, reference: Float[Array, " K"]) -> Target:
         base = jax.vmap(jax.vmap(loss.rho))(data[2], data[1])
     else:
         base = jax.vmap(jax.vmap(loss, (None, 0)), (None, 0))(reference, data).astype(float)
-    base = jnp.where(jnp.isfinite(base), base, 0.0)
+    base = jnp.einsum("gl,glb->gb", jnp.where(jnp.isfinite(base), base, 0.0), target.counts)
     return replace(target, data=data, reference=reference, base=base)
 
 
