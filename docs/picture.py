@@ -43,9 +43,9 @@ def draw_coverage(axes: plt.Axes, result: cb.Result) -> None:
     first = result.trace[0]
     axes.plot(first.eta, first.coverage, "o", color=BEFORE, ms=7)
     axes.annotate(
-        "$\\eta$ = 1", (first.eta, first.coverage), (0, -18), textcoords="offset points", color=BEFORE, ha="center"
+        "$\\eta$ = 1", (first.eta, first.coverage), (0, -34), textcoords="offset points", color=BEFORE, ha="center"
     )
-    axes.set(xlabel="learning rate", ylabel="coverage of 95% sets", ylim=(0.85, 1.005), xlim=(0.9, None))
+    axes.set(xlabel="learning rate", ylabel="coverage of 95% sets", ylim=(0.85, 1.005), xlim=(0.9, 2.3))
 
 
 def draw_intervals(axes: plt.Axes, result: cb.Result) -> None:
