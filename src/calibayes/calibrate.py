@@ -144,8 +144,8 @@ def calibrate(
 def gpc_smc(model: GibbsModel, data: Any, *, seed: Any, n_particles: int = 1000, **options: Any) -> Result:
     """Generalized posterior calibration by sequential Monte Carlo (figure 3), with the paper's settings.
 
-    `options` are those of `calibrate`, but the region is the box unless told. The paper takes 1,000 particles for quantile
-    regression, 4,000 for the SVM.
+    `options` are those of `calibrate`, but the region is the box unless told. The paper takes 1,000 particles for
+    quantile regression, 4,000 for the SVM.
     """
     return calibrate(model, data, seed=seed, **_paper(options, SMC(n_particles=n_particles)))
 
@@ -155,8 +155,8 @@ def gpc_mcmc(
 ) -> Result:
     """Generalized posterior calibration by MCMC (figure 1; Syring and Martin 2019), with the paper's settings.
 
-    `options` are those of `calibrate`, but the region is the box unless told. The kernel is `kernels.RAM()` unless told;
-    for the SVM the paper takes `kernels.PolsonScott()`.
+    `options` are those of `calibrate`, but the region is the box unless told. The kernel is `kernels.RAM()` unless
+    told; for the SVM the paper takes `kernels.PolsonScott()`.
     """
     sampler = MCMC(n_draws=n_draws) if kernel is None else MCMC(n_draws=n_draws, kernel=kernel)
     return calibrate(model, data, seed=seed, **_paper(options, sampler))
