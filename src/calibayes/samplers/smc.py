@@ -117,9 +117,10 @@ class SMC(Sampler):
         walkers = state.walkers
         keys = row_keys(jax.random.fold_in(state.snapshot_key, int(np.max(walkers.moves))), target.n_rows)
         n_moves, none = jnp.asarray(_SNAPSHOT_MOVES), jnp.zeros(target.n_rows, bool)
-        for _ in range(_SNAPSHOTS):
-            yield walkers.particles
+        yield walkers.particles
+        for _ in range(_SNAPSHOTS - 1):
             walkers = stay(keys, target, walkers, self.kernel, n_moves, none)
+            yield walkers.particles
 
     def reach(self, state: SMCState, eta: float) -> Reach:
         walkers = state.walkers
