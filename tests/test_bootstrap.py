@@ -1,6 +1,7 @@
 """Bootstraps against the closed forms of their first two moments."""
 
 import jax
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -80,6 +81,47 @@ def test_counts_are_whole_numbers(drawn, name):
     assert (counts == np.round(counts)).all()
     assert counts.min() == 0
     assert counts.max() > 1
+
+
+@pytest.mark.parametrize(("size", "rate"), [(2, 0.5), (3, 1 / 3), (N, 1 / 3), (5, 0.1)])
+def test_m_out_of_n(size, rate, key):
+    """Multinomial counts of m draws, times a scale at which eta = N^(2 gamma - 1) on a row makes m^(2 gamma) in all.
+
+    That is a posterior of width m^-gamma, that of the minimiser on m observations. Five standard errors, as above.
+    """
+    counts = np.asarray(Multinomial(ROWS, size, rate).counts(key, N), float)
+    np.testing.assert_allclose(counts.sum(1) * N ** (2 * rate - 1), size ** (2 * rate), rtol=1e-6)
+    assert (np.abs(counts.mean(0) - (size / N) ** (2 * rate)) < 5 * counts.std(0) / np.sqrt(ROWS) + 1e-5).all()
+    scale = (N / size) ** (1 - 2 * rate)
+    drawn = counts / scale
+    np.testing.assert_allclose(drawn, drawn.round(), atol=1e-5)
+    centred = drawn - size / N
+    products = centred[:, :, None] * centred[:, None, :]
+    error = products.std(0) / np.sqrt(ROWS)
+    assert (np.abs(products.mean(0) - size / N * (EYE - ONES / N)) < 5 * error + 1e-5).all()
+    np.testing.assert_array_equal(np.asarray(Multinomial(5, size, rate).counts(key, N), float), counts[:5])
+
+
+@pytest.mark.parametrize("options", [{}, {"size": N}, {"rate": 1 / 3}], ids=str)
+def test_n_out_of_n_is_efrons(options, key):
+    """The row's own N draws, counted: the same numbers, whatever the rate, as before there was a `size`."""
+    counts = np.asarray(Multinomial(20, **options).counts(key, N))
+    for b, row in enumerate(counts):
+        indices = jax.random.randint(jax.random.fold_in(key, b), (N,), 0, N)
+        np.testing.assert_array_equal(row, np.bincount(indices, minlength=N))
+
+
+@pytest.mark.parametrize("size", [1, 0, -3, N + 1, 3.0, True])
+def test_size_within_the_data(size, key, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # else the type checker is first to complain
+    with pytest.raises(ValueError, match=rf"size of a bootstrap sample must be .* from 2 to N = {N}; got {size}"):
+        Multinomial(50, size).counts(key, N)
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.5, 0.51, 1.0, float("nan")])
+def test_rate_of_an_estimator(rate, key):
+    with pytest.raises(ValueError, match=rf"rate must be above 0 and at most 1/2.*got {rate}"):
+        Multinomial(50, 3, rate).counts(key, N)
 
 
 def test_bayesian_leaves_nothing_out(drawn):

@@ -217,7 +217,12 @@ def check_start(target: Target, draws: Any, key: PRNGKeyArray) -> Float[Array, "
             raise ValueError(f"draws must be (M, {dim}) with M at least {MIN_DRAWS}; got shape {draws.shape}.")
         _require_finite("draws", draws, None)
         draws = some = jnp.asarray(draws, float)
-    at = evaluate(target.row(0), some.T[:, None, :])
+        low, high = np.asarray(target.coordinates.low), np.asarray(target.coordinates.high)
+        outside = ((draws < low) | (draws > high)).any(0)
+        if outside.any():
+            k = int(np.argmax(outside))
+            raise ValueError(f"draws of parameter {k} must lie within the prior's bounds, {low[k]:g} to {high[k]:g}.")
+    at = evaluate(target.row(0), target.coordinates.unconstrain(some.T[:, None, :]))
     if np.isnan(at.risk).all():
         raise ValueError(
             f"the loss is NaN at every one of {len(some)} draws of the {'prior' if draws is None else 'start'}. "

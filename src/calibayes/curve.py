@@ -115,10 +115,11 @@ def critical_levels(
     target: Target, particles: Particles, eta: Float[Array, ""], region: Region, point: Float[Array, " K"]
 ) -> Float[Array, " B"]:
     """The critical level of the point on every bootstrap row, the data's row left out."""
-    at = target.evaluate(jnp.broadcast_to(point[:, None, None], (target.dim, target.n_rows, 1)))
-    etas = jnp.full(target.n_rows, eta)
-    cloud = Cloud(particles.theta, particles.weights, log_density(particles, etas))
-    levels = region.critical_level(cloud, Point(point, log_density(at, etas)[:, 0]))
+    at = jnp.broadcast_to(point[:, None, None], (target.dim, target.n_rows, 1))
+    density_at = -eta * target.risk(at)[:, 0] + target.log_prior(at)[:, 0]
+    drawn = target.constrained(particles)
+    cloud = Cloud(drawn.theta, drawn.weights, log_density(drawn, jnp.full(target.n_rows, eta)))
+    levels = region.critical_level(cloud, Point(point, jnp.where(jnp.isnan(density_at), -jnp.inf, density_at)))
     return levels[1:]
 
 

@@ -1,10 +1,17 @@
-r"""Effective sample sizes of Markov chains.
+r"""How far to trust Markov chains, importance weights and populations of particles.
 
 `multi_ess` is Vats, Flegal and Jones' (Biometrika 106, 2019): $n\,(|\Lambda| / |\Sigma|)^{1/K}$, with $\Lambda$ the
 covariance of the draws and $\Sigma$ that of their mean times n, by batch means of size $\lfloor\sqrt n\rfloor$.
 `min_ess` is the smallest of the K effective sizes $n / \tau_k$, with $\tau_k$ the integrated autocorrelation time
 by Geyer's initial monotone sequence (Statistical Science 7, 1992).
+
+`pareto_k` is the shape of the tail of importance weights: moments of them of order 1 / k and above do not exist, and
+past `pareto_k_limit` no practical number of draws makes up for it (Vehtari, Simpson, Gelman, Yao and Gabry, Journal
+of Machine Learning Research 25, 2024). `r_hat` and `population_ess` compare populations run independently of each
+other, which shows what no population can know of itself: that they disagree.
 """
+
+import math
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +44,109 @@ def min_ess(chain: Float[np.ndarray, "R K"]) -> float:
     """Smallest effective sample size over the parameters of a chain, a draw a row."""
     chain = _checked(chain)
     return float(min(len(chain) / _autocorrelation_time(column) for column in chain.T))
+
+
+def pareto_k(log_weights: Float[np.ndarray | Array, "B M"]) -> Float[np.ndarray, " B"]:
+    """Pareto k-hat of each row's importance weights, which need not be normalised.
+
+    A generalized Pareto distribution is fitted to what the ceil(min(M / 5, 3 sqrt(M))) largest weights exceed the next
+    largest by; of weights tied with that one nothing is left to fit. Minus infinity means that k was not computed for
+    constant weights, which have no tail; plus infinity that fewer than five different weights are left to fit, all
+    are zero, or one is not a number.
+    """
+    log_weights = np.asarray(log_weights)
+    if log_weights.ndim != 2 or log_weights.shape[1] < 2:
+        raise ValueError(f"log_weights must be (rows, draws), with at least 2 draws; got shape {log_weights.shape}.")
+    n_draws = log_weights.shape[1]
+    threshold = n_draws - math.ceil(min(n_draws / 5, 3 * math.sqrt(n_draws))) - 1
+    # In order from the threshold on; the draws below it are never sorted.
+    ordered = np.sort(np.partition(log_weights, threshold, axis=1)[:, threshold:], axis=1)
+    resolution = 8 * np.finfo(ordered.dtype).eps
+    ordered = ordered.astype(float)
+    largest = ordered[:, -1:]
+    known = np.isfinite(largest[:, 0])
+    with np.errstate(invalid="ignore"):  # inf - inf on rows that are not known, which leaves no weights to fit
+        constant = known & (ordered[:, -1] - ordered[:, 1] <= resolution * np.maximum(np.abs(ordered[:, -1]), 1))
+        weights = np.exp(ordered - largest)
+    fitted = ~constant & ((np.diff(weights, axis=1) > 0).sum(1) >= 5)
+    k = np.where(constant, -np.inf, np.inf)
+    k[fitted] = _pareto_shape(weights[fitted, 1:] - weights[fitted, :1])
+    return k
+
+
+def pareto_k_limit(size: int) -> float:
+    """The k-hat up to which importance weights of `size` draws can be relied on: min(1 - 1 / log10(size), 0.7)."""
+    if size < 2:
+        raise ValueError(f"size must be at least 2; got {size}.")
+    return min(1 - 1 / math.log10(size), 0.7)
+
+
+def _pareto_shape(excess: Float[np.ndarray, "B J"]) -> Float[np.ndarray, " B"]:
+    """Shape k of generalized Pareto distributions of the positive numbers on each row, in ascending order.
+
+    Zhang and Stephens' (Technometrics 51, 2009) posterior mean of theta = -k / sigma over the profile likelihood,
+    on their grid of quantiles of a prior; then drawn towards 1/2 as ten more numbers would, as PSIS does. In units of
+    the largest number. Zeros are in no sum, as log(1 - theta 0) = 0, and so need only be left out of the number n.
+    """
+    excess = excess / excess[:, -1:]
+    n = (excess > 0).sum(1)
+    quartile = np.take_along_axis(excess, (excess.shape[1] - n + (n + 2) // 4 - 1)[:, None], 1)
+    quartile = np.maximum(quartile, 1e-300)  # so that its inverse is finite
+    n_grid = 30 + math.isqrt(excess.shape[1])
+    theta = 1 + (1 - np.sqrt(n_grid / (np.arange(n_grid) + 0.5)))[None] / (3 * quartile)
+    theta[theta == 0] = np.finfo(float).eps  # where k / theta has a limit, but is 0 / 0
+
+    def shape(theta: Float[np.ndarray, " B"]) -> Float[np.ndarray, " B"]:
+        return np.log1p(-theta[:, None] * excess).sum(1) / n
+
+    k = np.stack([shape(column) for column in theta.T], 1)  # a column at a time stays in the cache
+    profile = n[:, None] * (np.log(-theta / k) - k)
+    posterior = np.exp(profile - profile.max(1, keepdims=True))
+    mean = (theta * posterior).sum(1) / posterior.sum(1)
+    return (n * shape(mean) + 5) / (n + 10)
+
+
+def r_hat(populations: Float[np.ndarray | Array, "K G M"]) -> Float[np.ndarray, " K"]:
+    """R-hat of each of K quantities on G independent populations of M draws, by Gelman and Rubin's definition.
+
+    Populations are not split: the draws of one are exchangeable, and its halves agree whatever is wrong with it. One
+    where all draws are equal; infinity where they are in each population, but populations differ.
+    """
+    within, between = _variances(populations)
+    n_draws = populations.shape[2]
+    ratio = np.divide(between, within, out=np.where(between > 0, np.inf, 1 / n_draws), where=within > 0)
+    return np.sqrt((n_draws - 1) / n_draws + ratio)
+
+
+def population_ess(populations: Float[np.ndarray | Array, "K G M"]) -> Float[np.ndarray, " K"]:
+    """Effective number of draws for the mean of each of K quantities, in G independent populations of M together.
+
+    As many independent draws as have means that vary like those of the populations, at most G M. From a variance of
+    G means, so right to a factor of about 1 +- sqrt(2 / (G - 1)). All G M count where all are equal.
+    """
+    within, between = _variances(populations)
+    _, n_populations, n_draws = populations.shape
+    ratio = np.divide(within, between, out=np.full_like(within, np.inf), where=between > 0)
+    return n_populations * np.minimum(ratio, n_draws)
+
+
+def _variances(
+    populations: Float[np.ndarray | Array, "K G M"],
+) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
+    """Mean variance within populations, and variance of their means."""
+    draws = np.asarray(populations, float)
+    if draws.ndim != 3 or min(draws.shape[1:]) < 2:
+        raise ValueError(
+            "populations must be (quantities, populations, draws), with at least two populations of two draws; "
+            f"got shape {draws.shape}."
+        )
+    if not np.isfinite(draws).all():
+        raise ValueError("populations must be finite.")
+    # From the first draw, so that equal draws have variance zero, not that of rounding.
+    first = draws[:, :, :1]
+    gaps = draws - first
+    means = (first - first[:, :1])[..., 0] + gaps.mean(2)
+    return gaps.var(2, ddof=1).mean(1), means.var(1, ddof=1)
 
 
 def _autocorrelation_time(x: Float[np.ndarray, " R"]) -> float:

@@ -31,9 +31,10 @@ def point_estimate(
     A function is called as `estimate(draws, weights)` with arrays (M, K) and (M,).
     """
     if callable(estimate):
-        return jnp.asarray(estimate(particles.theta[:, 0].T, particles.weights[0]), float)
+        drawn = target.constrained(particles)
+        return jnp.asarray(estimate(drawn.theta[:, 0].T, drawn.weights[0]), float)
     if estimate == "mean":
-        return _mean(particles)
+        return _mean(target.constrained(particles))
     return _optimum(key, target, particles, as_float([eta]), estimate == "minimizer")
 
 
@@ -47,7 +48,7 @@ def _optimum(
     key: PRNGKeyArray, target: Target, particles: Particles, eta: Float[Array, " 1"], risk_only: bool
 ) -> Float[Array, " K"]:
     def value(theta: Float[Array, "K 1 M"]) -> Float[Array, " M"]:
-        at = target.evaluate(theta)
+        at = target.constrained(target.evaluate(theta))
         score = -at.risk if risk_only else log_density(at, eta)
         return jnp.where(jnp.isnan(score), -jnp.inf, score)[0]
 
@@ -70,4 +71,5 @@ def _optimum(
     root = 2 * factor(covariance(particles.theta, particles.weights))[0]
     start = (centre, root, centre, value(centre[:, None, None])[0])
     (centre, _, best, best_value), _ = jax.lax.scan(improve, start, jax.random.split(key, _ROUNDS))
-    return jnp.where(value(centre[:, None, None])[0] >= best_value, centre, best)
+    best = jnp.where(value(centre[:, None, None])[0] >= best_value, centre, best)
+    return target.coordinates.constrain(best)

@@ -14,14 +14,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-UNROLLED_PARAMETERS = 16
-"""Up to this many parameters, sums over parameters are unrolled; beyond, they are matrix products."""
+UNROLLED = 16
+"""Up to this many parameters a product of matrix and particles is unrolled; beyond, it is one of matrices."""
 
 
 class Particles(eqx.Module):
     """M weighted particles on each of B rows, with what was evaluated at them."""
 
     theta: Float[Array, "K B M"]
+    """Where they are, in the target's free coordinates: the parameters themselves, where no prior bounds them."""
     risk: Float[Array, "B M"]
     log_prior: Float[Array, "B M"]
     log_weights: Float[Array, "B M"]
@@ -97,7 +98,7 @@ def covariance(theta: Float[Array, "K B M"], weights: Float[Array, "B M"]) -> Fl
 def transform(matrix: Float[Array, "B K K"], theta: Float[Array, "K B M"]) -> Float[Array, "K B M"]:
     """`matrix @ theta` on every row; unrolled for few parameters, so that it is one pass without copies."""
     dim = len(theta)
-    if dim > UNROLLED_PARAMETERS:
+    if dim > UNROLLED:
         return jnp.einsum("bkj,jbm->kbm", matrix, theta)
     return jnp.stack([sum(matrix[:, k, j, None] * theta[j] for j in range(dim)) for k in range(dim)])
 
@@ -112,6 +113,12 @@ def factor(covariance: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
     ridged = (correlation * (1 - eye) + eye + 1e-5 * eye) / (1 + 1e-5)
     root = jnp.linalg.cholesky(ridged)
     return scale[:, :, None] * jnp.where(jnp.isfinite(root), root, eye)
+
+
+def inverse_factor(root: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
+    """The inverse of lower triangular factors."""
+    eye = jnp.broadcast_to(jnp.eye(root.shape[-1], dtype=root.dtype), root.shape)
+    return jax.scipy.linalg.solve_triangular(root, eye, lower=True)
 
 
 def share_below(values: Float[Array, "... M"], weights: Float[Array, "... M"], point: Float[Array, "..."]):

@@ -2,7 +2,8 @@
 
 A prior is anything with `log_prob(theta) -> scalar`, summed over the parameters of `theta` (K,), and
 `sample(key, shape)`, where `shape` ends in K. Parameters of the priors here are scalars or one value per
-parameter. NumPyro's distributions are adapted by `as_prior`.
+parameter. NumPyro's distributions are adapted by `as_prior`. A prior that is zero beyond some bounds says so by a
+property `bounds`, `(low, high)`; see `calibayes.coordinates`.
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -110,6 +111,10 @@ class Uniform(_Independent):
         if not (np.asarray(self.low) < np.asarray(self.high)).all():
             raise ValueError(f"low must be below high; got low={self.low}, high={self.high}.")
 
+    @property
+    def bounds(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+        return self.low, self.high
+
     def log_prob(self, theta: Float[Array, " K"]) -> Float[Array, ""]:
         return stats.uniform.logpdf(theta, self.low, self.high - self.low).sum()
 
@@ -128,6 +133,13 @@ class _FromNumPyro(eqx.Module):
         if len(shape) > 1:
             raise ValueError(f"prior must be over one vector of parameters; its draws have shape {shape}.")
         return shape[0] if shape else None
+
+    @property
+    def bounds(self) -> tuple[Any, Any]:
+        support = self.distribution.support
+        while hasattr(support, "base_constraint"):
+            support = support.base_constraint
+        return getattr(support, "lower_bound", -np.inf), getattr(support, "upper_bound", np.inf)
 
     def log_prob(self, theta: Float[Array, " K"]) -> Float[Array, ""]:
         return self.distribution.log_prob(theta).sum()

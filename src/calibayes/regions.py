@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from calibayes.functions import static
-from calibayes.particles import covariance, factor, mean, quantile, share_below, transform
+from calibayes.particles import covariance, factor, inverse_factor, mean, quantile, share_below, transform
 
 
 class Cloud(eqx.Module):
@@ -162,8 +162,7 @@ def _part(cloud: Cloud, which: slice) -> Cloud:
 def _mass_within(shape: Cloud, ranked: Cloud, point: Point) -> Float[Array, " B"]:
     """Share of `ranked` closer to the mean than the point, in the ellipsoid of `shape`."""
     centre = mean(shape.theta, shape.weights)
-    root = factor(covariance(shape.theta, shape.weights))
-    whiten = jax.scipy.linalg.solve_triangular(root, jnp.broadcast_to(jnp.eye(len(centre)), root.shape), lower=True)
+    whiten = inverse_factor(factor(covariance(shape.theta, shape.weights)))
 
     def distance(theta):
         return jnp.square(transform(whiten, theta - centre[:, :, None])).sum(0)

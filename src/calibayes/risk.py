@@ -20,10 +20,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from calibayes.particles import UNROLLED_PARAMETERS
-
 BLOCK = 8
 """Observations unrolled in one pass over the particles."""
+UNROLLED = 64
+"""Up to this many parameters predictions are unrolled sums, `CHAIN` terms at a time; beyond, matrix products."""
+CHAIN = 10
 
 
 def weighted_risk(
@@ -59,13 +60,21 @@ def linear_losses(
 
     def losses_of(block):
         x, y, offset = block
-        if theta.shape[0] <= UNROLLED_PARAMETERS:
-            predictions = [sum((x[i, k] * theta[k] for k in range(len(theta))), offset[i]) for i in range(len(y))]
+        if len(theta) <= UNROLLED:
+            predictions = [_unrolled(x[i], theta, offset[i]) for i in range(len(y))]
         else:
             predictions = list(jnp.tensordot(x, theta, 1) + offset[:, None, None])
         return [rho(prediction, y[i]) for i, prediction in enumerate(predictions)]
 
     return losses_of
+
+
+def _unrolled(x: Float[Array, " K"], theta: Float[Array, "K B M"], offset: Float[Array, ""]) -> Float[Array, "B M"]:
+    """`offset + x @ theta`. One long chain of sums would keep the processor waiting for each term."""
+    total = jnp.zeros(())
+    for start in range(0, len(theta), CHAIN):
+        total = total + sum(x[k] * theta[k] for k in range(start, min(start + CHAIN, len(theta))))
+    return total + offset
 
 
 def generic_losses(

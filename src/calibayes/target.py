@@ -7,8 +7,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
+from calibayes.coordinates import Coordinates
 from calibayes.losses import LinearLoss
 from calibayes.model import GibbsModel
 from calibayes.particles import Particles, uniform_log_weights
@@ -20,6 +21,7 @@ class Target(eqx.Module):
 
     Observations lie in G blocks of L, the last filled up with observations that no row counts.
     Risks are relative to the risk of `reference`, which cancels from everything but their size.
+    Particles live in free coordinates: what moves them never meets a wall.
     """
 
     model: GibbsModel
@@ -29,6 +31,7 @@ class Target(eqx.Module):
     reference: Float[Array, " K"]
     base: Float[Array, "G B"]
     """The risk of the reference on every block, row by row."""
+    coordinates: Coordinates
 
     @property
     def dim(self) -> int:
@@ -48,6 +51,11 @@ class Target(eqx.Module):
         at = slice(index, index + 1)
         return replace(self, counts=self.counts[:, :, at], base=self.base[:, at])
 
+    @eqx.filter_jit
+    def rows(self, indices: Int[Array, " R"]) -> "Target":
+        """The target of some rows, in this order; a row may come again."""
+        return replace(self, counts=self.counts[:, :, indices], base=self.base[:, indices])
+
     def risk(self, theta: Float[Array, "K B M"]) -> Float[Array, "B M"]:
         """Risk relative to the reference. Infinite is a density of zero; NaN, a loss that failed."""
         loss = self.model.loss
@@ -62,9 +70,22 @@ class Target(eqx.Module):
     def log_prior(self, theta: Float[Array, "K B M"]) -> Float[Array, "B M"]:
         return jax.vmap(jax.vmap(self.model.prior.log_prob, 1), 1)(theta)
 
-    def evaluate(self, theta: Float[Array, "K B M"]) -> Particles:
-        """Particles of equal weight."""
-        return Particles(theta, self.risk(theta), self.log_prior(theta), uniform_log_weights(theta.shape[1:]))
+    def evaluate(self, z: Float[Array, "K B M"]) -> Particles:
+        """Particles of equal weight at some coordinates; their `log_prior` is the coordinates' density."""
+        theta = self.coordinates.constrain(z)
+        log_prior = self.log_prior(theta)
+        if not self.coordinates.free:
+            log_prior = log_prior + self.coordinates.log_jacobian(z)
+        return Particles(z, self.risk(theta), log_prior, uniform_log_weights(z.shape[1:]))
+
+    @eqx.filter_jit
+    def constrained(self, particles: Particles) -> Particles:
+        """The particles as parameters, with the parameters' prior density."""
+        if self.coordinates.free:
+            return particles
+        z = particles.theta
+        log_prior = particles.log_prior - self.coordinates.log_jacobian(z)
+        return Particles(self.coordinates.constrain(z), particles.risk, log_prior, particles.log_weights)
 
     def recentre(self, reference: Float[Array, " K"]) -> "Target":
         """The same target with risks relative to another reference."""
@@ -102,6 +123,7 @@ def make_target(model: GibbsModel, data: Any, counts: np.ndarray, dim: int) -> T
         counts=_blocks(rows.T, fill=np.zeros(len(rows), np.float32)),
         reference=jnp.asarray(reference, float),
         base=jnp.zeros((-(-n // BLOCK), len(rows))),
+        coordinates=Coordinates.of(model.prior, dim),
     )
     return target.recentre(target.reference)
 

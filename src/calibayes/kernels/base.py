@@ -61,10 +61,14 @@ def metropolis(
     eta: Float[Array, " B"],
     particles: Particles,
     proposal: Float[Array, "K B M"],
+    log_correction: Float[Array, "B M"] | float = 0.0,
 ) -> Move:
-    """Accept symmetric proposals with probability `min(1, density ratio)`. A NaN is a rejection."""
+    """Accept proposals with probability `min(1, density ratio)`. A NaN is a rejection.
+
+    `log_correction` is the logarithm of the ratio of proposal densities, back to forth; zero for symmetric ones.
+    """
     proposed = target.evaluate(proposal)
-    log_ratio = log_density(proposed, eta) - log_density(particles, eta)
+    log_ratio = log_density(proposed, eta) - log_density(particles, eta) + log_correction
     log_ratio = jnp.where(jnp.isnan(log_ratio), -jnp.inf, log_ratio)
     accepted = log_uniforms < log_ratio
     moved = Particles(

@@ -72,7 +72,7 @@ def pilot(key: PRNGKeyArray, target: Target, eta: float, n_particles: int, draws
         particles = from_prior(climb_key, target.row(0), eta, n_particles).particles
     else:
         picked = jax.random.choice(pick_key, draws, (n_particles,), replace=len(draws) < n_particles)
-        particles = evaluate(target.row(0), picked.T[:, None, :])
+        particles = evaluate(target.row(0), target.coordinates.unconstrain(picked.T[:, None, :]))
     target, particles = _centre(mix_key, target, particles)
     return Pilot(target, particles, eta)
 
@@ -136,13 +136,14 @@ class _Memory(eqx.Module):
 @eqx.filter_jit
 def _prior_particles(key: PRNGKeyArray, target: Target, n_particles: int) -> Particles:
     theta = target.model.prior.sample(key, (n_particles, target.dim)).astype(target.reference.dtype)
-    return target.evaluate(jnp.broadcast_to(theta.T[:, None, :], (target.dim, target.n_rows, n_particles)))
+    z = target.coordinates.unconstrain(theta.T)[:, None, :]
+    return target.evaluate(jnp.broadcast_to(z, (target.dim, target.n_rows, n_particles)))
 
 
 @eqx.filter_jit
 def _centre(key: PRNGKeyArray, target: Target, particles: Particles) -> tuple[Target, Particles]:
     """The target with its reference at the particles' mean; the particles there, with equal weights."""
-    centred = target.recentre(mean(particles.theta, particles.weights)[:, 0])
+    centred = target.recentre(mean(target.constrained(particles).theta, particles.weights)[:, 0])
     resample_key, order_key = jax.random.split(key)
     drawn = resample(resample_key[None], particles, jnp.ones(1, bool))
     # In no order, so that any part of them is a sample too.
