@@ -16,6 +16,8 @@ from calibayes.result import Coverage as Coverage
 from calibayes.result import Result as Result
 from calibayes.samplers import MCMC as MCMC
 from calibayes.samplers import SMC as SMC
+from calibayes.samplers import Transport as Transport
+from calibayes.search import Bracket as Bracket
 from calibayes.search import RobbinsMonro as RobbinsMonro
 
 __version__ = "0.1.0.dev0"

@@ -28,12 +28,16 @@ from calibayes.particles import Particles, resample
 from calibayes.progress import LiveLine
 from calibayes.regions import Region, as_region
 from calibayes.result import Result
-from calibayes.samplers import MCMC, SMC, Sampler
-from calibayes.search import RobbinsMonro, Search
+from calibayes.samplers import MCMC, SMC, Sampler, Transport
+from calibayes.samplers.start import COARSE
+from calibayes.search import Bracket, RobbinsMonro, Search
 from calibayes.target import make_target
 
-SAMPLERS: dict[str, type[Sampler]] = {"auto": SMC, "smc": SMC, "mcmc": MCMC}
-_DEFAULT_ROWS = 500
+SAMPLERS: dict[str, type[Sampler]] = {"auto": Transport, "transport": Transport, "smc": SMC, "mcmc": MCMC}
+_ROWS = {Transport: 2_000}
+_PAPER_ROWS = 500
+_REPORTED = 4_000
+"""Draws of the calibrated posterior that are handed over, at most."""
 
 
 def calibrate(
@@ -78,16 +82,19 @@ def calibrate(
     """
     began = time.perf_counter()
     observations = check_data(model, data, names)
-    rows = check_counts(bootstrap, observations.n, _DEFAULT_ROWS)
+    audited, sampler = sampler == "auto", _as_sampler(sampler)
+    size = sampler.size(observations.dim)
+    rows = check_counts(bootstrap, observations.n, _ROWS.get(type(sampler), _PAPER_ROWS))
     n_rows = rows.n_rows if isinstance(rows, Bootstrap) else len(rows)
     check_numbers(level, tolerance, eta_init, max_iterations, n_rows)
     check_estimate(estimate)
-    search = RobbinsMonro() if search is None else search
+    if search is None:
+        search = Bracket() if isinstance(sampler, Transport) else RobbinsMonro()
     if not isinstance(search, Search):
-        raise TypeError(f"search must be a RobbinsMonro(...); got {search!r}.")
-    region, sampler = as_region(region), _as_sampler(sampler)
+        raise TypeError(f"search must be a Bracket(...) or a RobbinsMonro(...); got {search!r}.")
+    region = as_region(region)
     region.check(observations.dim)
-    check_draws(sampler.n_draws, observations.dim)
+    check_draws(size, observations.dim)
 
     row_key, check_key, run_key = jax.random.split(as_key(seed), 3)
     counts = np.asarray(rows.counts(row_key, observations.n)) if isinstance(rows, Bootstrap) else rows
@@ -96,20 +103,23 @@ def calibrate(
     search_key, draw_key = jax.random.split(run_key)
     loop = Loop(
         target=target,
-        start=check_start(target, draws, check_key),
+        draws=check_start(target, draws, check_key),
         region=region,
         sampler=sampler,
+        fallback=_fallback(size) if audited else None,
         search=search,
         estimate=estimate,
-        eta=1.0 if eta_init is None else float(eta_init),
+        eta=None if eta_init is None else float(eta_init),
         level=level,
         tolerance=tolerance,
         max_iterations=max_iterations,
         key=search_key,
         began=began,
     )
-    with LiveLine(progress, sampler.n_draws) as live:
-        found, curve = loop.run(live)
+    with LiveLine(progress, size) as live:
+        found = loop.run(live)
+    curve = found.curve
+    assert curve is not None
     if not found.converged or found.concerns:
         warnings.warn(f"calibration: {found.message}.", CalibrationWarning, stacklevel=2)
     return Result(
@@ -119,7 +129,7 @@ def calibrate(
         converged=found.converged,
         message=found.message,
         trace=loop.trace,
-        draws=_draws(draw_key, found.particles, sampler.n_draws),
+        draws=_draws(draw_key, loop.target.constrained(found.particles), _REPORTED),
         curve=curve,
         estimate=np.asarray(found.point),
         level=level,
@@ -133,7 +143,7 @@ def calibrate(
             "search": search,
             "estimate": estimate,
             "bootstrap": bootstrap,
-            "eta_init": loop.eta,
+            "eta_init": eta_init,
             "tolerance": tolerance,
             "max_iterations": max_iterations,
             "seed": seed,
@@ -177,13 +187,25 @@ def _as_sampler(sampler: str | Sampler) -> Sampler:
     return SAMPLERS[sampler]()
 
 
+def _fallback(n_particles: int) -> SMC:
+    """What takes over where transport fails: particles from the prior on every row, by coarse rungs."""
+    return SMC(
+        n_particles=n_particles,
+        ess_target=COARSE.ess_target,
+        resample_below=COARSE.resample_below,
+        n_moves=COARSE.n_moves,
+        kernel=COARSE.kernel,
+        start="prior",
+    )
+
+
 def _draws(key: PRNGKeyArray, particles: Particles, n_draws: int) -> Float[np.ndarray, "M K"]:
     """`n_draws` equally weighted draws from at least as many particles of the data's row.
 
     Stratified ancestors come in order, so every n-th of them is a stratified sample too.
     """
     drawn = np.asarray(_resample(key[None], particles).theta[:, 0].T)
-    return drawn[:: len(drawn) // n_draws][:n_draws]
+    return drawn if len(drawn) <= n_draws else drawn[:: len(drawn) // n_draws][:n_draws]
 
 
 @jax.jit

@@ -9,7 +9,9 @@ its set just lets the point go. Eta-hat is the alpha-quantile of these, and the 
 samples, from its order statistics, is the standard error of eta-hat.
 """
 
+import math
 from collections.abc import Callable, Iterable
+from statistics import NormalDist
 
 import equinox as eqx
 import jax
@@ -18,14 +20,41 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from calibayes.functions import as_float
-from calibayes.particles import Particles, ess_after, mean, reweight
+from calibayes.particles import Particles, ess, mean, reweight
 from calibayes.regions import Cloud, Point, Region
+from calibayes.samplers.base import Snapshot
 from calibayes.target import Target, log_density
 
 _POINTS = 21
 _WIDEST = 0.6
 
 Estimate = Callable[[Particles, float], Float[Array, " K"]]
+
+
+class Coverage(float):
+    """A share of bootstrap rows, with a 95% interval for the probability behind it."""
+
+    n_rows: int
+
+    def __new__(cls, covered: int, n_rows: int) -> "Coverage":
+        share = super().__new__(cls, covered / n_rows)
+        share.n_rows = n_rows
+        return share
+
+    def __getnewargs__(self) -> tuple[int, int]:  # type: ignore[override]
+        return round(self * self.n_rows), self.n_rows
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's score interval."""
+        n, z = self.n_rows, NormalDist().inv_cdf(0.975)
+        centre = (self + z * z / (2 * n)) / (1 + z * z / n)
+        half = z * math.sqrt(self * (1 - self) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+        return max(0.0, centre - half), min(1.0, centre + half)
+
+    def __repr__(self) -> str:
+        low, high = self.interval
+        return f"{float(self):.3f} ({low:.3f} to {high:.3f})"
 
 
 class Curve(eqx.Module):
@@ -36,6 +65,10 @@ class Curve(eqx.Module):
     ess: Float[np.ndarray, " G"]
     """Median effective size over rows after reweighting."""
     level: float
+    groups: int = 1
+    """Rows b, b + groups, ... share the Monte Carlo error of one population of particles."""
+    in_groups: Float[np.ndarray, " B"] | None = None
+    """Critical levels in the middle of the grid, from those populations alone."""
 
     @staticmethod
     def empty(n_rows: int, level: float) -> "Curve":
@@ -70,65 +103,108 @@ class Curve(eqx.Module):
         outside = min(max(round((1 - wanted) * n), 1), n - 1)
         return float(np.sqrt(ordered[outside - 1] * ordered[outside]))
 
+    def band(self, level: float | None = None) -> Float[np.ndarray, "G 2"]:
+        """Pointwise 95% intervals of the coverage, from the number of bootstrap rows (Wilson's)."""
+        n = self.critical_levels.shape[1]
+        counts = np.round(self.coverage(level) * n).astype(int)
+        return np.array([Coverage(int(count), n).interval for count in counts]).reshape(-1, 2)
+
     def eta_se(self, level: float | None = None) -> float:
         """Half the distance between the order statistics one standard error on either side of eta-hat."""
         wanted = self.level if level is None else level
         ordered = np.sort(self.critical_etas(wanted))
         n = len(ordered)
-        spread = np.sqrt(n * wanted * (1 - wanted))
+        spread = np.sqrt(n * wanted * (1 - wanted) * self._design_effect(wanted))
         ranks = np.clip(np.array([-spread, spread]) + (1 - wanted) * n - 0.5, 0, n - 1)
         low, high = (_between(ordered, rank) for rank in ranks)
         return float((high - low) / 2) if low > 0 and np.isfinite(high) else float("inf")
 
 
+    def _design_effect(self, level: float) -> float:
+        """How much the variance of coverage grows because rows of a group share particles.
+
+        The variance between groups over what independent rows would give, on average over levels around the one asked
+        for: one level's alone would be as noisy as a variance of `groups` numbers.
+        """
+        if self.groups == 1 or self.in_groups is None:
+            return 1.0
+        levels = level + (1 - level) * np.linspace(-1, 0.5, 7)
+        group = np.arange(1, len(self.in_groups) + 1) % self.groups
+        ratios = []
+        for at in levels:
+            covered = self.in_groups <= at
+            p, shares = covered.mean(), np.array([covered[group == g].mean() for g in range(self.groups)])
+            if 0 < p < 1:
+                ratios.append(shares.var(ddof=1) * len(covered) / self.groups / (p * (1 - p)))
+        return max(1.0, float(np.mean(ratios))) if ratios else 1.0
+
+
 def local_curve(
     target: Target,
-    snapshots: Iterable[Particles],
+    snapshots: Iterable[Snapshot],
     eta: float,
     region: Region,
     estimate: Estimate,
     level: float,
+    groups: int = 1,
 ) -> Curve:
     """The curve around `eta` from particles there, averaged over snapshots of them."""
-    curves: list[list[tuple[np.ndarray, float]]] = []
+    levels, sizes = [], []
     etas = np.empty(0)
-    for particles in snapshots:
-        if not curves:
-            half_width = _half_width(particles, eta)
+    for data, rows in snapshots:
+        if not levels:
+            half_width = _half_width(rows, eta)
             etas = eta * np.exp(np.linspace(-half_width, half_width, _POINTS))
-        curves.append([_reweighted_levels(target, particles, value, eta, region, estimate) for value in etas])
-    levels = np.mean([[levels for levels, _ in curve] for curve in curves], axis=0)
-    sizes = np.mean([[size for _, size in curve] for curve in curves], axis=0)
-    return Curve(etas, levels, sizes, level)
+        points = [estimate(shift(data, as_float(value - eta)), value) for value in etas]
+        at_etas, of_etas = _levels_on_grid(target, rows, as_float(etas - eta), as_float(etas), region, _stack(points))
+        levels.append(np.asarray(at_etas)[:, 1:])
+        sizes.append(np.asarray(of_etas))
+    return Curve(etas, np.mean(levels, axis=0), np.mean(sizes, axis=0), level, groups, levels[0][_POINTS // 2])
 
 
-def _reweighted_levels(
-    target: Target, particles: Particles, eta: float, sampled: float, region: Region, estimate: Estimate
-) -> tuple[np.ndarray, float]:
-    shifted, size = shift(particles, as_float(eta - sampled))
-    point = estimate(shifted.row(0), eta)
-    return np.asarray(critical_levels(target, shifted, as_float(eta), region, point)), float(size)
+@eqx.filter_jit
+def _levels_on_grid(
+    target: Target,
+    particles: Particles,
+    steps: Float[Array, " G"],
+    etas: Float[Array, " G"],
+    region: Region,
+    points: Float[Array, "G K"],
+) -> tuple[Float[Array, "G B"], Float[Array, " G"]]:
+    """Every row's critical level, and the median effective size, at each learning rate of a grid."""
+
+    def one(at):
+        step, eta, point = at
+        weighted = _reweighted(particles, step)
+        return critical_levels(target, weighted, eta, region, point), jnp.median(ess(weighted.log_weights))
+
+    return jax.lax.map(one, (steps, etas, points))
 
 
 @eqx.filter_jit
 def critical_levels(
     target: Target, particles: Particles, eta: Float[Array, ""], region: Region, point: Float[Array, " K"]
 ) -> Float[Array, " B"]:
-    """The critical level of the point on every bootstrap row, the data's row left out."""
+    """The critical level of the point on every row."""
     at = jnp.broadcast_to(point[:, None, None], (target.dim, target.n_rows, 1))
     density_at = -eta * target.risk(at)[:, 0] + target.log_prior(at)[:, 0]
     drawn = target.constrained(particles)
     cloud = Cloud(drawn.theta, drawn.weights, log_density(drawn, jnp.full(target.n_rows, eta)))
-    levels = region.critical_level(cloud, Point(point, jnp.where(jnp.isnan(density_at), -jnp.inf, density_at)))
-    return levels[1:]
+    return region.critical_level(cloud, Point(point, jnp.where(jnp.isnan(density_at), -jnp.inf, density_at)))
+
+
+def _reweighted(particles: Particles, step: Float[Array, ""]) -> Particles:
+    steps = jnp.full(particles.risk.shape[0], step)
+    return particles.with_log_weights(reweight(particles.log_weights, particles.risk, steps))
+
+
+shift = jax.jit(_reweighted)
+"""Particles reweighted by a step of eta."""
 
 
 @jax.jit
-def shift(particles: Particles, step: Float[Array, ""]) -> tuple[Particles, Float[Array, ""]]:
-    """Particles reweighted by a step of eta, and the median over rows of the effective size that leaves."""
-    steps = jnp.full(particles.risk.shape[0], step)
-    size = jnp.median(ess_after(particles.log_weights, particles.risk, steps))
-    return particles.with_log_weights(reweight(particles.log_weights, particles.risk, steps)), size
+def _stack(points: list[Float[Array, " K"]]) -> Float[Array, "G K"]:
+    return jnp.stack(points)
 
 
 def _half_width(particles: Particles, eta: float) -> float:

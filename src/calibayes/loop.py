@@ -1,12 +1,14 @@
 """The loop: sample every row at eta, ask each whether its set covers the estimate, move eta, repeat.
 
-Paper, figures 1 and 3: the two algorithms differ in the sampler alone. Once the search has stopped, eta is refined on
-the rows' critical etas (see `calibayes.curve`).
+Paper, figures 1 and 3: the two algorithms differ in the sampler alone. A stochastic search stops at the first coverage
+near the level; a bracketing one, and any search's refinement, solves for eta on the rows' critical etas (see
+`calibayes.curve`). Where a fallback is given, the answer is audited, and the fallback takes over if it fails.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import equinox as eqx
@@ -15,21 +17,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from calibayes.curve import Curve, critical_levels, local_curve, shift
+from calibayes.audit import audit
+from calibayes.curve import Coverage, Curve, critical_levels, local_curve, shift
 from calibayes.estimate import point_estimate
 from calibayes.functions import as_float
 from calibayes.particles import Particles, pool, quantile
 from calibayes.progress import LiveLine
 from calibayes.regions import Region
-from calibayes.result import Coverage, Record
-from calibayes.samplers.base import Reach, Sampler
-from calibayes.samplers.start import pilot
-from calibayes.search import Search
+from calibayes.result import Record
+from calibayes.samplers import Transport
+from calibayes.samplers.base import Reach, Sampler, Snapshot
+from calibayes.samplers.pool import CREW
+from calibayes.search import Bracket, Search
 from calibayes.target import Target
 
 _COLLAPSED = 10.0
 _FEW = 100.0
 _RELOCATIONS = 4
+_NEARBY = 0.3
+_FARTHEST = 1e5
+"""Learning rates are looked for within this factor of the first."""
 
 
 @dataclass
@@ -40,10 +47,13 @@ class Found:
     coverage: Coverage
     point: Float[Array, " K"]
     particles: Particles
-    """On the data's row."""
+    """On the data."""
     state: Any
+    sampled: float
+    """The learning rate the state is at; `eta` is read off the curve around it."""
     reach: Reach
     concerns: list[str]
+    curve: Curve | None = None
     converged: bool = False
     outcome: str = ""
 
@@ -57,95 +67,189 @@ class Loop:
     """One calibration: everything chosen and checked, and the trace as it grows."""
 
     target: Target
-    start: Float[Array, "M K"] | None
+    draws: Float[Array, "M K"] | None
     region: Region
     sampler: Sampler
+    fallback: Sampler | None
     search: Search
     estimate: str | Callable[..., Any]
-    eta: float
+    eta: float | None
     level: float
     tolerance: float
     max_iterations: int
     key: PRNGKeyArray
     began: float
     trace: list[Record] = field(default_factory=list)
+    start: Any = None
+    """What the sampler began with."""
+    best: Found | None = None
 
-    def run(self, live: LiveLine) -> tuple[Found, Curve]:
-        """The search, then the curve around the last eta and the answer from it."""
-        found, interrupted = self._search(live)
-        live.phase("coverage curve")
+    def run(self, live: LiveLine) -> Found:
+        """The search, what makes sure of it, and the curve around the answer."""
         try:
-            if interrupted:
-                return found, self._curve(found, [found.state.particles])
-            curve, data = self._curve_and_data(found)
-            if not (found.converged and self.search.refine):
-                return found, curve
-            return self._refined(found, curve, data, live)
+            found = self._search(live)
+            if self.fallback is not None and found.converged:
+                found = self._audited(found, live)
         except KeyboardInterrupt:
-            if not interrupted:
-                found = replace(found, converged=False, outcome="interrupted while refining eta; this is from before")
-            return found, Curve.empty(found.coverage.n_rows, self.level)
-
-    def _search(self, live: LiveLine) -> tuple[Found, bool]:
-        """The iteration nearest to the level, and whether the user cut the search short."""
-        best: Found | None = None
-        interrupted = False
-        outcome = f"stopped after {self.max_iterations} iterations, short of the tolerance {self.tolerance:g}"
-        try:
-            for found in self._iterations(live):
-                if best is None or self._error(found) <= self._error(best):
-                    best = found
-                if self._error(found) < self.tolerance:
-                    best.converged, outcome = True, f"coverage within {self.tolerance:g} of {self.level:g}"
-                    break
-            else:
-                outcome += self._way_out()
-        except KeyboardInterrupt:
-            if best is None:
+            if self.best is None:
                 raise
-            interrupted = True
-            outcome = f"interrupted in iteration {len(self.trace) + 1}; this is the best result so far"
+            found = replace(self.best, converged=False)
+            found.outcome = f"interrupted after iteration {len(self.trace)}; this is the best result so far"
         except _OutOfReachError as error:
-            if best is None:
+            if self.best is None:
                 raise RuntimeError(f"calibration: {error}.") from None
-            outcome = str(error)
-        assert best is not None
-        best.outcome = outcome
-        if best.converged and best.reach.unmixed.sum() > 0.25 * (1 - self.level) * best.coverage.n_rows:
-            best.converged = False
-            best.outcome += ", but from particles that had not settled"
-        return best, interrupted
+            found = replace(self.best, converged=False, outcome=str(error))
+        if found.curve is None:
+            found.curve = self._curve(found, [Snapshot(found.particles, found.state.particles)])
+        return found
 
-    def _iterations(self, live: LiveLine) -> Iterator[Found]:
-        pilot_key, walk_key = jax.random.split(jax.random.fold_in(self.key, 0))
+    def again(self, found: Found, region: Region, level: float, live: LiveLine) -> tuple["Loop", Found]:
+        """Another region or level, from the particles that are there."""
+        loop = replace(self, region=region, level=level, trace=[], best=None, search=Bracket(), fallback=None)
+        return loop, loop._solve(found.state, found.sampled, loop.search, self.max_iterations, live)
+
+    def _search(self, live: LiveLine) -> Found:
+        begin_key, init_key = jax.random.split(jax.random.fold_in(self.key, 0))
         live.phase("start: posterior on the data")
-        begun = pilot(pilot_key, self.target, self.eta, self.sampler.n_pilot, self.start)
-        _require_resolution(begun.particles)
-        self.target = begun.target
+        self.start = self.sampler.begin(begin_key, self.target, self.eta, self.draws)
+        self.target = self.start.target
+        _require_resolution(self.target.constrained(self.start.particles))
         live.phase("start: bootstrap rows")
-        state = self.sampler.init(walk_key, self.target, begun)
-        eta, searching = self.eta, self.search.init(as_float(self.eta))
+        eta = self.start.eta if self.eta is None else self.eta
+        state = self.sampler.init(init_key, self.target, self.start, eta)
+        if isinstance(self.search, Bracket):
+            return self._solve(state, eta, self.search, self.max_iterations, live)
+        found = self._approximate(state, eta, live)
+        if found.converged and getattr(self.search, "refine", False):
+            outcome = found.outcome
+            found = self._solve(found.state, found.eta, Bracket(_NEARBY), _RELOCATIONS, live, record=False)
+            found.outcome = outcome if found.converged else f"{outcome}; {found.outcome}"
+            found.converged = True
+        return found
+
+    def _approximate(self, state: Any, eta: float, live: LiveLine) -> Found:
+        """Stochastic approximation: until coverage comes within the tolerance, or the iteration nearest to that."""
+        searching = self.search.init(as_float(eta))
         for iteration in range(1, self.max_iterations + 1):
             found = self._assess(state, eta)
-            self.trace.append(_record(iteration, found, self.level, time.perf_counter() - self.began))
-            live.iteration(iteration, eta, found.coverage, self.trace[-1].ess)
-            yield found
+            self._record(found, live)
+            if self.best is None or self._error(found) <= self._error(self.best):
+                self.best = found
+            if self._error(found) < self.tolerance:
+                found.converged, found.outcome = True, f"coverage within {self.tolerance:g} of {self.level:g}"
+                if found.reach.unmixed.sum() > 0.25 * (1 - self.level) * found.coverage.n_rows:
+                    found.converged = False
+                    found.outcome += ", but from particles that had not settled"
+                return found
             if iteration < self.max_iterations:
                 searching = _update(self.search, searching, as_float(float(found.coverage)), as_float(self.level))
                 eta = float(searching.eta)
                 live.phase(f"to eta {eta:.4g}")
                 state = self.sampler.move(self.target, state, eta, live.share)
+        assert self.best is not None
+        self.best.outcome = (
+            f"stopped after {self.max_iterations} iterations, short of the tolerance {self.tolerance:g}"
+            + self._way_out()
+        )
+        return self.best
+
+    def _solve(
+        self, state: Any, eta: float, search: Bracket, limit: int, live: LiveLine, record: bool = True
+    ) -> Found:
+        """The eta that the curve around it gives back, from rows that have been mended where they need it."""
+        searching, first = search.init(as_float(eta)), eta
+        for _ in range(limit):
+            found = self._assess(state, eta)
+            if record:
+                self._record(found, live)
+            live.phase("coverage curve")
+            answer, near = self._reading(found, search.closeness, 1)
+            if near:
+                live.phase("rows whose weights failed")
+                mended = self.sampler.mend(self.target, state, live.share)
+                if mended is not state:
+                    found = self._assess(mended, eta)
+                live.phase("coverage curve")
+                answer, near = self._reading(found, 2 * search.closeness, None)
+                if near:
+                    return self._answer(found, answer)
+            searching = _update(search, searching, as_float(float(found.coverage)), as_float(self.level))
+            eta = answer if 0 < answer < np.inf else float(searching.eta)
+            searching = eqx.tree_at(lambda s: s.eta, searching, as_float(eta))
+            if not first / _FARTHEST < eta < first * _FARTHEST:
+                found.outcome = self._unreachable(found)
+                return found
+            live.phase(f"to eta {eta:.4g}")
+            state = self.sampler.move(self.target, state, eta, live.share)
+        found.outcome = f"eta had not settled after {limit} iterations"
+        return found
+
+    def _reading(self, found: Found, closeness: float, snapshots: int | None) -> tuple[float, bool]:
+        """Eta by the curve around the particles, of some snapshots or all; and whether it is near to where they are."""
+        found.curve, found.particles = self._curve_and_data(found, snapshots)
+        self.best = found
+        answer = found.curve.eta_hat()
+        reach = np.log(found.curve.etas[-1] / found.eta)
+        return answer, 0 < answer < np.inf and abs(np.log(answer / found.eta)) <= min(closeness, reach / 2)
+
+    def _answer(self, found: Found, eta: float) -> Found:
+        """What is found at the quantile of the rows' critical etas."""
+        assert found.curve is not None
+        covered = int((found.curve.critical_etas() >= eta).sum())
+        particles = shift(found.particles, as_float(eta - found.eta))
+        outcome = f"the {self.level:g} sets cover at {self.level:g}"
+        if found.reach.repaired is not None and found.reach.repaired.any():
+            outcome += f"; {int(found.reach.repaired.sum())} rows whose weights had failed were sampled by ASMC*"
+        self.best = replace(
+            found,
+            eta=eta,
+            coverage=Coverage(covered, found.coverage.n_rows),
+            particles=particles,
+            point=self._point(particles, eta),
+            converged=True,
+            outcome=outcome,
+        )
+        return self.best
+
+    def _audited(self, found: Found, live: LiveLine) -> Found:
+        """The answer if it stands up to an independent sampler; else the fallback's."""
+        if not hasattr(self.target.model.prior, "sample"):
+            found.concerns.append("not audited: the prior cannot be sampled")
+            return found
+        verdict = self._audit(found, live)
+        if not verdict.failed:
+            return found
+        self.sampler, self.fallback = self.fallback, None
+        live.phase("every row from the prior")
+        eta, key = found.sampled, jax.random.fold_in(self.key, 3)
+        state = self.sampler.init(key, self.target, self.start, eta)
+        concern = f"transport failed its audit ({verdict.finding}), so every row was sampled by SMC from the prior"
+        found = self._solve(state, eta, Bracket(_NEARBY), self.max_iterations, live)
+        found.concerns.append(concern)
+        if found.converged:
+            verdict = self._audit(found, live)
+            if verdict.failed:
+                found.converged = False
+                found.outcome = f"SMC failed the audit too: {verdict.finding}. Do not rely on this eta"
+        return found
+
+    def _audit(self, found: Found, live: LiveLine) -> Any:
+        live.phase(f"audit of {CREW} rows from the prior")
+        key = jax.random.fold_in(self.key, 4)
+        point = self._point(self.sampler.data(found.state), found.sampled)
+        return audit(key, self.target, found.state.particles, found.sampled, self.region, point)
 
     def _assess(self, state: Any, eta: float) -> Found:
         reach = self.sampler.reach(state, eta)
         short = int(reach.short.sum())
         if short:
             raise _OutOfReachError(f"{short} rows did not reach eta = {eta:.4g} within the sampler's cap on rungs")
-        data = state.particles.row(0)
+        data = self.sampler.data(state)
         point = self._point(data, eta)
-        levels = np.asarray(critical_levels(self.target, state.particles, as_float(eta), self.region, point))
+        levels = np.asarray(critical_levels(self.target, state.particles, as_float(eta), self.region, point))[1:]
         coverage = Coverage(int((levels <= self.level).sum()), len(levels))
-        return Found(eta, coverage, point, data, state, reach, _concerns(reach, int(np.isnan(levels).sum())))
+        concerns = _concerns(reach, int(np.isnan(levels).sum()))
+        return Found(eta, coverage, point, data, state, eta, reach, concerns)
 
     def _point(self, particles: Particles, eta: float) -> Float[Array, " K"]:
         key = jax.random.fold_in(self.key, 1)
@@ -165,49 +269,51 @@ class Loop:
             return f": eta must be {larger} still; start there (eta_init=) or take longer steps (RobbinsMonro(gain=))"
         return ""
 
-    def _curve(self, found: Found, snapshots: Iterable[Particles]) -> Curve:
+    def _unreachable(self, found: Found) -> str:
+        most = max(self.trace, key=lambda record: record.coverage)
+        if found.coverage < self.level:
+            return (
+                f"no learning rate from {found.eta:.2g} up covers at {self.level:g}: the sets cover {most.coverage:.3f} "
+                f"at most, at eta = {most.eta:.3g}. The estimate may lie where the posterior has no mass: try "
+                'estimate="mode", or another region'
+            )
+        return f"the sets still cover more than {self.level:g} at eta = {found.eta:.2g}: they do not shrink with eta"
+
+    def _curve(self, found: Found, snapshots: Any) -> Curve:
         moving = callable(self.estimate) or self.estimate == "mean"
         point = self._point if moving else lambda *_: found.point
-        return local_curve(self.target, snapshots, found.eta, self.region, point, self.level)
+        groups = CREW if isinstance(self.sampler, Transport) else 1
+        return local_curve(self.target, snapshots, found.eta, self.region, point, self.level, groups)
 
-    def _curve_and_data(self, found: Found) -> tuple[Curve, Particles]:
-        """The curve from snapshots of the particles, and those of the data's row, pooled."""
+    def _curve_and_data(self, found: Found, snapshots: int | None) -> tuple[Curve, Particles]:
+        """The curve from snapshots of the particles, and those on the data, pooled."""
         data: list[Particles] = []
 
-        def tapped() -> Iterator[Particles]:
-            for particles in self.sampler.snapshots(self.target, found.state):
-                data.append(particles.row(0))
-                yield particles
+        def tapped() -> Iterator[Snapshot]:
+            for snapshot in islice(self.sampler.snapshots(self.target, found.state), snapshots):
+                if not data or snapshot.data is not data[-1]:
+                    data.append(snapshot.data)
+                yield snapshot
 
         curve = self._curve(found, tapped())
         return curve, pool(data)
 
-    def _refined(self, found: Found, curve: Curve, data: Particles, live: LiveLine) -> tuple[Found, Curve]:
-        """The answer at the quantile of the rows' critical etas.
-
-        While that lies in the outer half of the curve or beyond, the particles move towards it and the curve is drawn
-        anew.
-        """
-        try:
-            for _ in range(_RELOCATIONS):
-                eta = float(np.clip(curve.eta_hat(), curve.etas[0], curve.etas[-1]))
-                if abs(np.log(eta / found.eta)) <= np.log(curve.etas[-1] / found.eta) / 2:
-                    break
-                live.phase(f"to eta {eta:.4g}")
-                state = self.sampler.move(self.target, found.state, eta, live.share)
-                found = replace(self._assess(state, eta), converged=True, outcome=found.outcome)
-                curve, data = self._curve_and_data(found)
-        except _OutOfReachError as error:
-            found.concerns.append(str(error))
-        eta = curve.eta_hat()
-        if not 0 < eta < np.inf:
-            found.concerns.append("eta could not be refined: the coverage curve around it does not meet the level")
-            return found, curve
-        covered = int((curve.critical_etas() >= eta).sum())
-        particles, _ = shift(data, as_float(eta - found.eta))
-        coverage = Coverage(covered, found.coverage.n_rows)
-        point = self._point(particles, eta)
-        return replace(found, eta=eta, coverage=coverage, particles=particles, point=point), curve
+    def _record(self, found: Found, live: LiveLine) -> None:
+        sizes = found.reach.ess
+        drawn = self.target.constrained(found.particles)
+        record = Record(
+            iteration=len(self.trace) + 1,
+            eta=found.eta,
+            coverage=float(found.coverage),
+            ess=float(np.median(sizes)),
+            ess_min=float(sizes.min()),
+            rungs=found.reach.rungs,
+            acceptance=found.reach.acceptance,
+            seconds=time.perf_counter() - self.began,
+            intervals=np.asarray(_marginal_intervals(drawn, as_float(self.level))),
+        )
+        self.trace.append(record)
+        live.iteration(record.iteration, record.eta, record.coverage, record.ess)
 
 
 _update = eqx.filter_jit(lambda search, state, coverage, level: search.update(state, coverage, level))
@@ -219,7 +325,7 @@ class _OutOfReachError(Exception):
 
 def _require_resolution(particles: Particles) -> None:
     """Floats near the posterior must be much closer together than the posterior is wide."""
-    theta = np.asarray(particles.theta[:, 0])
+    theta = np.asarray(particles.theta).reshape(len(particles.theta), -1)
     coarse = np.spacing(np.abs(theta).max(1)) > 0.05 * theta.std(1)
     if coarse.any():
         k = int(np.argmax(coarse))
@@ -227,21 +333,6 @@ def _require_resolution(particles: Particles) -> None:
             f"parameter {k} is near {theta[k].mean():.3g}, with a posterior only {theta[k].std():.2g} wide: too narrow "
             f"for {theta.dtype}. Centre y and the columns of X, or enable JAX's x64."
         )
-
-
-def _record(iteration: int, found: Found, level: float, seconds: float) -> Record:
-    sizes = found.reach.ess
-    return Record(
-        iteration=iteration,
-        eta=found.eta,
-        coverage=float(found.coverage),
-        ess=float(np.median(sizes)),
-        ess_min=float(sizes.min()),
-        rungs=found.reach.rungs,
-        acceptance=found.reach.acceptance,
-        seconds=seconds,
-        intervals=np.asarray(_marginal_intervals(found.particles, as_float(level))),
-    )
 
 
 @jax.jit
@@ -254,7 +345,7 @@ def _marginal_intervals(particles: Particles, level: Float[Array, ""]) -> Float[
 
 def _concerns(reach: Reach, undefined: int) -> list[str]:
     """What a user should know of the sampling, in words."""
-    concerns = []
+    concerns = list(reach.concerns)
     collapsed, typical = int((reach.ess < _COLLAPSED).sum()), float(np.median(reach.ess))
     if collapsed:
         concerns.append(f"the effective size collapsed on {collapsed} rows, to below {_COLLAPSED:g}")

@@ -40,6 +40,32 @@ class Particles(eqx.Module):
         at = slice(index, index + 1)
         return Particles(self.theta[:, at], self.risk[at], self.log_prior[at], self.log_weights[at])
 
+    @eqx.filter_jit
+    def rows(self, indices: Int[Array, " R"]) -> "Particles":
+        """Some rows, in this order; a row may come again."""
+        return Particles(self.theta[:, indices], self.risk[indices], self.log_prior[indices], self.log_weights[indices])
+
+    @eqx.filter_jit
+    def with_rows(self, indices: Int[Array, " R"], new: "Particles") -> "Particles":
+        """These particles, but those rows replaced."""
+        return Particles(
+            self.theta.at[:, indices].set(new.theta),
+            self.risk.at[indices].set(new.risk),
+            self.log_prior.at[indices].set(new.log_prior),
+            self.log_weights.at[indices].set(new.log_weights),
+        )
+
+    @jax.jit
+    def flat(self) -> "Particles":
+        """All rows as one, of the same density: several populations as a single one."""
+        joined = Particles(
+            self.theta.reshape(len(self.theta), 1, -1),
+            self.risk.reshape(1, -1),
+            self.log_prior.reshape(1, -1),
+            self.log_weights.reshape(1, -1),
+        )
+        return joined.with_log_weights(normalise(joined.log_weights))
+
 
 def uniform_log_weights(shape: tuple[int, ...]) -> Float[Array, "B M"]:
     return jnp.full(shape, -math.log(shape[-1]), float)
@@ -80,19 +106,27 @@ def mean(theta: Float[Array, "K B M"], weights: Float[Array, "B M"]) -> Float[Ar
 
 
 def covariance(theta: Float[Array, "K B M"], weights: Float[Array, "B M"]) -> Float[Array, "B K K"]:
-    """Weighted, centred covariance of every row.
-
-    A batched product would first copy the particles, rows leading: on a CPU it goes row by row instead.
-    """
+    """Weighted, centred covariance of every row."""
 
     def one(theta: Float[Array, "K M"], weights: Float[Array, " M"]) -> Float[Array, "K K"]:
         centred = theta - (theta @ weights)[:, None]
         return (centred * weights[None]) @ centred.T
 
-    def by_row(theta, weights):
-        return jax.lax.map(lambda b: one(theta[:, b], weights[b]), jnp.arange(weights.shape[0]))
+    return _row_by_row(one, theta, weights)
 
-    return jax.lax.platform_dependent(theta, weights, cpu=by_row, default=jax.vmap(one, (1, 0)))
+
+def products(theta: Float[Array, "K B M"], weights: Float[Array, "B M"]) -> Float[Array, "B K K"]:
+    """Weighted sum of the outer products of particles on every row; weights of any sign."""
+    return _row_by_row(lambda theta, weights: (theta * weights[None]) @ theta.T, theta, weights)
+
+
+def _row_by_row(fn: Any, theta: Float[Array, "K B M"], weights: Float[Array, "B M"]) -> Float[Array, "B K K"]:
+    """`fn` of every row. A batched product would first copy the particles, rows leading: not on a CPU."""
+
+    def by_row(theta, weights):
+        return jax.lax.map(lambda b: fn(theta[:, b], weights[b]), jnp.arange(weights.shape[0]))
+
+    return jax.lax.platform_dependent(theta, weights, cpu=by_row, default=jax.vmap(fn, (1, 0)))
 
 
 def transform(matrix: Float[Array, "B K K"], theta: Float[Array, "K B M"]) -> Float[Array, "K B M"]:

@@ -1,43 +1,16 @@
 """What came out of a calibration."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from calibayes.curve import Coverage as Coverage
 from calibayes.curve import Curve
 from calibayes.model import GibbsModel
 from calibayes.regions import Region
-
-
-class Coverage(float):
-    """A share of bootstrap rows, with a 95% interval for the probability behind it."""
-
-    n_rows: int
-
-    def __new__(cls, covered: int, n_rows: int) -> "Coverage":
-        share = super().__new__(cls, covered / n_rows)
-        share.n_rows = n_rows
-        return share
-
-    def __getnewargs__(self) -> tuple[int, int]:  # type: ignore[override]
-        return round(self * self.n_rows), self.n_rows
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Wilson's score interval."""
-        n, z = self.n_rows, NormalDist().inv_cdf(0.975)
-        centre = (self + z * z / (2 * n)) / (1 + z * z / n)
-        half = z * math.sqrt(self * (1 - self) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-        return max(0.0, centre - half), min(1.0, centre + half)
-
-    def __repr__(self) -> str:
-        low, high = self.interval
-        return f"{float(self):.3f} ({low:.3f} to {high:.3f})"
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,17 @@ $$ \eta_{s+1} = \eta_s + \varsigma\,[\hat c(\eta_s) - (1 - \alpha)] $$
 
 The step $\varsigma = l^{-0.51}$ follows Kesten's rule, by which $l$ grows only when eta turns round and coverage
 is below one; or Syring and Martin's, by which it grows at every step. States hold arrays of any shape.
+
+With counts and particles fixed, every row has a critical eta, where its set just lets the point go, and the answer is
+a quantile of those: nothing random is left to be averaged. `Bracket` reads it off the coverage curve around the
+present eta (`calibayes.curve`), and only needs to say where to look where that curve does not meet the level.
 """
 
 from abc import abstractmethod
 from typing import Any, Literal
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
@@ -19,9 +24,6 @@ from calibayes.functions import as_float
 
 class Search(eqx.Module):
     """A rule for the next learning rate."""
-
-    refine: eqx.AbstractVar[bool]
-    """Whether eta is refined, once the search has stopped, on the rows' critical etas (see `calibayes.curve`)."""
 
     @abstractmethod
     def init(self, eta: Float[Array, "..."]) -> Any:
@@ -73,3 +75,46 @@ class RobbinsMonro(Search):
         if self.step == "syring-martin":
             clock = clock + 1
         return RobbinsMonroState(jnp.where(eta > 0, eta, 0.5 * state.eta), clock, direction)
+
+
+class BracketState(eqx.Module):
+    eta: Float[Array, "..."]
+    low: Float[Array, "..."]
+    """The largest learning rate known to cover too often; 0 before there is one."""
+    high: Float[Array, "..."]
+    """The smallest known to cover too seldom."""
+
+
+class Bracket(Search):
+    """Solve for the learning rate on the rows' critical etas.
+
+    Done when the answer is within `closeness` (in log eta) of where the particles are, at most; then that answer is
+    read off their curve. Where the curve does not meet the level, the next eta is where a normal posterior would:
+    coverage $P(|Z| < z)$ goes with $z \propto \eta^{-1/2}$. It moves at most 16-fold, and never out of the bracket.
+    """
+
+    closeness: float = eqx.field(static=True, default=0.05)
+
+    def __check_init__(self):
+        if not self.closeness > 0:
+            raise ValueError(f"closeness must be positive; got {self.closeness}.")
+
+    def init(self, eta):
+        return BracketState(eta, jnp.zeros_like(eta), jnp.full_like(eta, jnp.inf))
+
+    def update(self, state, coverage, level):
+        enough = coverage >= level
+        low = jnp.where(enough, jnp.maximum(state.low, state.eta), state.low)
+        high = jnp.where(enough, state.high, jnp.minimum(state.high, state.eta))
+        ratio = jnp.square(_two_sided(coverage) / _two_sided(jnp.full_like(coverage, level)))
+        # At least by half, or a coverage just off the level would keep it where it is.
+        factor = jnp.where(enough, jnp.clip(ratio, 1.5, 16.0), jnp.clip(ratio, 1 / 16, 1 / 1.5))
+        bounded = (low > 0) & jnp.isfinite(high)
+        middle = jnp.sqrt(low * jnp.where(bounded, high, 1.0))
+        eta = state.eta * factor
+        return BracketState(jnp.where(bounded & ((eta <= low) | (eta >= high)), middle, eta), low, high)
+
+
+def _two_sided(coverage: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The z at which a normal's central interval has this coverage."""
+    return jnp.sqrt(2.0) * jax.lax.erf_inv(jnp.clip(coverage, 0.0, 1 - 1e-6))

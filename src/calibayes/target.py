@@ -1,5 +1,6 @@
 """A model, data and counts make one density on every row."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -59,13 +60,19 @@ class Target(eqx.Module):
     def risk(self, theta: Float[Array, "K B M"]) -> Float[Array, "B M"]:
         """Risk relative to the reference. Infinite is a density of zero; NaN, a loss that failed."""
         loss = self.model.loss
-        if isinstance(loss, LinearLoss):
-            losses_of = linear_losses(loss.rho, theta - self.reference[:, None, None])
-            finite = loss.finite
-        else:
-            losses_of, finite = generic_losses(loss, theta), False
-        risk = weighted_risk(losses_of, self.data, self.base, self.counts, theta.shape[-1], finite)
+        finite = isinstance(loss, LinearLoss) and loss.finite
+        risk = weighted_risk(self._losses(theta), self.data, self.base, self.counts, theta.shape[-1], finite)
         return jnp.where(risk == -jnp.inf, jnp.nan, risk)
+
+    def losses(self, z: Float[Array, "K B M"]) -> Callable[[Any], list[Float[Array, "B M"]]]:
+        """A function of a block of observations: the loss of every particle for each of them."""
+        return self._losses(self.coordinates.constrain(z))
+
+    def _losses(self, theta):
+        loss = self.model.loss
+        if isinstance(loss, LinearLoss):
+            return linear_losses(loss.rho, theta - self.reference[:, None, None])
+        return generic_losses(loss, theta)
 
     def log_prior(self, theta: Float[Array, "K B M"]) -> Float[Array, "B M"]:
         return jax.vmap(jax.vmap(self.model.prior.log_prob, 1), 1)(theta)

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from calibayes.particles import Particles
-from calibayes.samplers.start import Pilot
+from calibayes.samplers.start import pilot
 from calibayes.target import Target
 
 
@@ -27,35 +27,54 @@ class Reach(NamedTuple):
     acceptance: float
     ess: Float[np.ndarray, " B"]
     """Effective number of particles."""
+    repaired: Bool[np.ndarray, " B"] | None = None
+    """Rows that were sampled because their weights had failed."""
+    concerns: tuple[str, ...] = ()
+    """What else a user should know, in words."""
+
+
+class Snapshot(NamedTuple):
+    """Particles at one learning rate."""
+
+    data: Particles
+    """On the data, as one row."""
+    rows: Particles
+    """On every row, the data's first."""
 
 
 class Sampler(eqx.Module):
-    """Its state is a pytree with `particles`, one `Particles` over all rows."""
+    """Its state has `particles`, one `Particles` over all rows."""
 
-    @property
     @abstractmethod
-    def n_draws(self) -> int:
-        """Particles a row."""
-
-    @property
-    def n_pilot(self) -> int:
-        """Draws on the data to start from."""
-        return 1000
+    def size(self, dim: int) -> int:
+        """Particles a row, for so many parameters."""
 
     def check(self, target: Target) -> None:
         """Raise if this sampler cannot work on this target."""
 
+    def begin(self, key: PRNGKeyArray, target: Target, eta: float | None, draws: Float[Array, "M K"] | None) -> Any:
+        """Draws on the data to start from: `target` with its reference among them, `particles`, and their `eta`."""
+        return pilot(key, target, 1.0 if eta is None else eta, max(self.size(target.dim), 1000), draws)
+
     @abstractmethod
-    def init(self, key: PRNGKeyArray, target: Target, pilot: Pilot) -> Any:
-        """The state at the pilot's learning rate."""
+    def init(self, key: PRNGKeyArray, target: Target, start: Any, eta: float) -> Any:
+        """The state at `eta`, from what it began with."""
 
     @abstractmethod
     def move(self, target: Target, state: Any, eta: float, on_step: Callable[[float], None]) -> Any:
         """The state at `eta`. `on_step` is told the share of the way, often enough to interrupt."""
 
-    def snapshots(self, target: Target, state: Any) -> Iterator[Particles]:
+    def mend(self, target: Target, state: Any, on_step: Callable[[float], None]) -> Any:
+        """The state with the rows put right that are known to be wrong; the same object, if there are none."""
+        return state
+
+    def data(self, state: Any) -> Particles:
+        """The particles on the data."""
+        return state.particles.row(0)
+
+    def snapshots(self, target: Target, state: Any) -> Iterator[Snapshot]:
         """The particles, and more of them at the same learning rate where they come cheap."""
-        yield state.particles
+        yield Snapshot(self.data(state), state.particles)
 
     @abstractmethod
     def reach(self, state: Any, eta: float) -> Reach:

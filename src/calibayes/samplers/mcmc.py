@@ -55,6 +55,9 @@ class MCMC(Sampler):
         if isinstance(self.kernel, RWMH):
             raise TypeError("kernel RWMH learns from a population of particles; for a chain use kernels.RAM().")
 
+    def size(self, dim: int) -> int:
+        return self.n_draws
+
     def check(self, target: Target) -> None:
         self.kernel.check(target)
         if self.n_draws <= 2 * target.dim**2:
@@ -63,19 +66,19 @@ class MCMC(Sampler):
                 f"be told; got {self.n_draws}."
             )
 
-    def init(self, key: PRNGKeyArray, target: Target, pilot: Pilot) -> MCMCState:
+    def init(self, key: PRNGKeyArray, target: Target, start: Pilot, eta: float) -> MCMCState:
         pick_key, walk_key = jax.random.split(key)
-        particles, adaptation = _begin(row_keys(pick_key, target.n_rows), target, pilot.particles, self.kernel)
+        particles, adaptation = _begin(row_keys(pick_key, target.n_rows), target, start.particles, self.kernel)
         state = MCMCState(
             particles,
-            eta=as_float(pilot.eta),
+            eta=as_float(eta),
             adaptation=adaptation,
             key=walk_key,
             steps=jnp.zeros((), int),
             invalid=jnp.zeros((), int),
             acceptance=jnp.zeros(()),
         )
-        return self.move(target, state, pilot.eta, lambda _: None)
+        return self.move(target, state, eta, lambda _: None)
 
     def move(self, target: Target, state: MCMCState, eta: float, on_step: Callable[[float], None]) -> MCMCState:
         keys = row_keys(state.key, target.n_rows)

@@ -15,7 +15,7 @@ from calibayes.kernels import RWMH, Kernel
 from calibayes.noise import row_keys
 from calibayes.particles import Particles, ess, normalise
 from calibayes.samplers.asmc import Ladder, Walkers, climb, keep_still, start_walking, stay
-from calibayes.samplers.base import Reach, Sampler
+from calibayes.samplers.base import Reach, Sampler, Snapshot
 from calibayes.samplers.start import Pilot, by_mcmc, from_prior
 from calibayes.target import Target, log_density
 
@@ -74,30 +74,25 @@ class SMC(Sampler):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}; got {getattr(self, name)!r}.")
 
-    @property
-    def n_draws(self) -> int:
+    def size(self, dim: int) -> int:
         return self.n_particles
-
-    @property
-    def n_pilot(self) -> int:
-        return max(self.n_particles, super().n_pilot)
 
     def check(self, target: Target) -> None:
         self.kernel.check(target)
 
-    def init(self, key: PRNGKeyArray, target: Target, pilot: Pilot) -> SMCState:
+    def init(self, key: PRNGKeyArray, target: Target, start: Pilot, eta: float) -> SMCState:
         start_key, prior_key, walk_key, snapshot_key = jax.random.split(key, 4)
         if self.start == "prior":
-            begun = from_prior(prior_key, target, pilot.eta, self.n_particles)
+            begun = from_prior(prior_key, target, eta, self.n_particles)
             settled = jnp.ones(target.n_rows, bool)
         else:
-            particles = _on_every_row(target, pilot.particles.theta[:, 0, : self.n_particles])
-            begun, settled = by_mcmc(start_key, target, particles, pilot.eta)
+            particles = _on_every_row(target, start.particles.theta[:, 0, : self.n_particles])
+            begun, settled = by_mcmc(start_key, target, particles, eta)
             if not np.all(settled) and hasattr(target.model.prior, "sample"):
                 # Too far from the data's posterior to walk there: come from the prior instead.
-                begun = keep_still(settled, begun, from_prior(prior_key, target, pilot.eta, self.n_particles))
+                begun = keep_still(settled, begun, from_prior(prior_key, target, eta, self.n_particles))
                 settled = jnp.ones(target.n_rows, bool)
-        walkers = _leave(begun, self.kernel, as_float(pilot.eta), self.initial_weights == "density")
+        walkers = _leave(begun, self.kernel, as_float(eta), self.initial_weights == "density")
         return SMCState(walkers, walk_key, snapshot_key, settled)
 
     def move(self, target: Target, state: SMCState, eta: float, on_step: Callable[[float], None]) -> SMCState:
@@ -113,14 +108,14 @@ class SMC(Sampler):
                 break
         return replace(state, walkers=walkers)
 
-    def snapshots(self, target: Target, state: SMCState) -> Iterator[Particles]:
+    def snapshots(self, target: Target, state: SMCState) -> Iterator[Snapshot]:
         walkers = state.walkers
         keys = row_keys(jax.random.fold_in(state.snapshot_key, int(np.max(walkers.moves))), target.n_rows)
         n_moves, none = jnp.asarray(_SNAPSHOT_MOVES), jnp.zeros(target.n_rows, bool)
-        yield walkers.particles
+        yield Snapshot(walkers.particles.row(0), walkers.particles)
         for _ in range(_SNAPSHOTS - 1):
             walkers = stay(keys, target, walkers, self.kernel, n_moves, none)
-            yield walkers.particles
+            yield Snapshot(walkers.particles.row(0), walkers.particles)
 
     def reach(self, state: SMCState, eta: float) -> Reach:
         walkers = state.walkers

@@ -1,6 +1,7 @@
 """Where particles come from: the prior, by a ladder; or a posterior nearby, by forgetting it.
 
-*From the prior*: ASMC* from eta 0, with coarse rungs. It needs no hint, no gradient and no mode.
+*From the prior*: ASMC* from eta 0, with coarse rungs and Crank-Nicolson moves. It needs no hint, no gradient and no
+mode.
 
 *By MCMC*, as the paper suggests: every particle is a chain of its own, started from a draw of the
 posterior on the data, and moved at a fixed eta until the row has forgotten its start. After n moves the
@@ -16,10 +17,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from calibayes.functions import as_float
-from calibayes.kernels import RWMH
+from calibayes.kernels import CrankNicolson
 from calibayes.noise import row_keys
 from calibayes.particles import Particles, mean, resample
 from calibayes.samplers.asmc import Ladder, Walkers, climb, start_walking, stay
@@ -31,7 +32,10 @@ _DRIFT = 4.5
 _UNKNOWN = 2**30
 _CHUNK = 16
 _LOOK_EVERY = 4
-_PILOT_RUNGS = 2_000
+_MOST_RUNGS = 2_000
+
+COARSE = Ladder(CrankNicolson(), ess_target=0.5, resample_below=0.9, n_moves=6, resampling="stratified")
+"""Rungs that halve the effective size, each followed by a resampling and enough moves to spread again."""
 
 
 class Pilot(NamedTuple):
@@ -44,7 +48,12 @@ class Pilot(NamedTuple):
 
 def from_prior(key: PRNGKeyArray, target: Target, eta: float, n_particles: int) -> Walkers:
     """Particles at `eta` on every row, by ASMC* from the prior."""
-    ladder = Ladder(RWMH(), ess_target=0.5, resample_below=0.9, n_moves=4 + target.dim, resampling="stratified")
+    walk_key, walkers = at_the_prior(key, target, n_particles)
+    return climb_to(row_keys(walk_key, target.n_rows), target, walkers, eta)
+
+
+def at_the_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[PRNGKeyArray, Walkers]:
+    """Particles at eta 0 about to leave, each row's its own; and a key for the way."""
     prior_key, walk_key = jax.random.split(key)
     particles = _prior_particles(prior_key, target, n_particles)
     alive = int(np.isfinite(particles.risk).sum(-1).min())
@@ -53,15 +62,18 @@ def from_prior(key: PRNGKeyArray, target: Target, eta: float, n_particles: int) 
             f"the loss is infinite or NaN at all but {alive} of {n_particles} draws of the prior. Choose a prior "
             "nearer to where the loss is finite, or pass draws of the posterior (draws=)."
         )
-    walkers = start_walking(ladder.kernel, particles, as_float(0.0))
-    keys = row_keys(walk_key, target.n_rows)
-    for _ in range(_PILOT_RUNGS // _CHUNK):
-        walkers = climb(keys, target, walkers, as_float(eta), ladder, _CHUNK)
+    return walk_key, start_walking(COARSE.kernel, particles, as_float(0.0))
+
+
+def climb_to(keys: Key[Array, " B"], target: Target, walkers: Walkers, eta: float) -> Walkers:
+    """Every row at `eta`, by coarse rungs."""
+    for _ in range(_MOST_RUNGS // _CHUNK):
+        walkers = climb(keys, target, walkers, as_float(eta), COARSE, _CHUNK)
         if (np.asarray(walkers.eta) == np.asarray(as_float(eta))).all():
             return walkers
     raise RuntimeError(
-        f"the ladder from the prior did not reach eta = {eta:g} in {_PILOT_RUNGS} rungs. The prior may be very far "
-        "from the data: choose a narrower one, or pass draws of the posterior (draws=)."
+        f"the ladder did not reach eta = {eta:g} in {_MOST_RUNGS} rungs. The prior may be very far from the data: "
+        "choose a narrower one, or pass draws of the posterior (draws=)."
     )
 
 
@@ -81,7 +93,7 @@ def by_mcmc(
     key: PRNGKeyArray, target: Target, particles: Particles, eta: float, max_moves: int = 2_000
 ) -> tuple[Walkers, Bool[Array, " B"]]:
     """Particles moved at `eta` until each row has forgotten its start and settled; and which rows have."""
-    kernel = RWMH()
+    kernel = COARSE.kernel
     walkers = start_walking(kernel, particles, as_float(eta))
     memory = _Memory.of(walkers)
     keys = row_keys(key, target.n_rows)
@@ -135,9 +147,9 @@ class _Memory(eqx.Module):
 
 @eqx.filter_jit
 def _prior_particles(key: PRNGKeyArray, target: Target, n_particles: int) -> Particles:
-    theta = target.model.prior.sample(key, (n_particles, target.dim)).astype(target.reference.dtype)
-    z = target.coordinates.unconstrain(theta.T)[:, None, :]
-    return target.evaluate(jnp.broadcast_to(z, (target.dim, target.n_rows, n_particles)))
+    draw = lambda key: target.model.prior.sample(key, (n_particles, target.dim)).astype(target.reference.dtype)
+    theta = jax.lax.map(draw, jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(target.n_rows)))
+    return target.evaluate(target.coordinates.unconstrain(jnp.moveaxis(theta, -1, 0)))
 
 
 @eqx.filter_jit

@@ -1,0 +1,163 @@
+r"""Affine maps from the pool to every row, fitted to importance weights.
+
+Row b's particles are $T_b(u_m) = \mu_b + L_b u_m$, with $u$ a population of the pool whitened by its own mean and
+covariance. Their weights are the ratio of the row's density to the pool's,
+
+$$ \log w_m = [-\eta R_b(T_b u_m) + \log p(T_b u_m)] - [-\eta_0 R(\theta_m) + \log p(\theta_m)] : $$
+
+the map is affine, so its Jacobian is the same for all m and cancels. A refit moves $\mu_b, L_b$ to the weighted mean
+and covariance. What counts is how these are had from weights that are far from even:
+
+- *moments*: the weighted ones, the weights flattened ($w^t$, t below one) until enough of them count, and the
+  covariance shrunk towards the present map's;
+- *regression*, where weighted moments would need more particles than count: on normal u, for $\log w = a + \delta^\top u
+  - u^\top Q u / 2$, the averages of $\log w \cdot u$ and $-\log w \cdot uu^\top$ over all particles are $\delta$ and $Q$
+  (Stein's identity), so the row's precision is $I + Q$ and its mean $(I + Q)^{-1}\delta$. Q is shrunk by what noise
+  adds to its size.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from calibayes.particles import (
+    Particles,
+    covariance,
+    ess,
+    factor,
+    inverse_factor,
+    mean,
+    normalise,
+    products,
+    transform,
+)
+from calibayes.target import Target, log_density
+
+_ENOUGH = 25
+"""Effective particles a parameter, for weighted moments to be trusted."""
+_FEW_PARAMETERS = 0.1
+"""Moments alone, if that is less than this share of all particles."""
+_COST = 0.4
+"""What a wider map may cost: 1 - _COST^2 / 2 of the effective size, for a normal posterior."""
+_STRETCH = 4.0
+"""No refit widens or narrows a direction by more, in variance."""
+_LOWEST = 30.0
+_HALVINGS = 12
+
+
+class Base(eqx.Module):
+    """The pool, whitened population by population, and its log-density."""
+
+    u: Float[Array, "K R M"]
+    log_density: Float[Array, "R M"]
+    centre: Float[Array, " K"]
+    root: Float[Array, "K K"]
+    """Mean and factor of the covariance of all populations together."""
+
+    @staticmethod
+    @eqx.filter_jit
+    def of(particles: Particles, eta: Float[Array, ""]) -> "Base":
+        theta, weights = particles.theta, particles.weights
+        centre, within = mean(theta, weights), covariance(theta, weights)
+        between = jnp.atleast_2d(jnp.cov(centre, bias=True))
+        return Base(
+            transform(inverse_factor(factor(within)), theta - centre[:, :, None]),
+            log_density(particles, jnp.full(weights.shape[0], eta)),
+            centre.mean(1),
+            factor((within.mean(0) + between)[None])[0],
+        )
+
+    @jax.jit
+    def turned(self) -> "Base":
+        """The same, but every row will be dealt the next population."""
+        return Base(jnp.roll(self.u, -1, 1), jnp.roll(self.log_density, -1, 0), self.centre, self.root)
+
+    def on_rows(self, n_rows: int) -> tuple[Float[Array, "K B M"], Float[Array, "B M"]]:
+        """A population for every row, dealt out in turn."""
+        times = -(-n_rows // self.u.shape[1])
+        return jnp.tile(self.u, (1, times, 1))[:, :n_rows], jnp.tile(self.log_density, (times, 1))[:n_rows]
+
+
+class Maps(eqx.Module):
+    centre: Float[Array, "K B"]
+    root: Float[Array, "B K K"]
+
+    def where(self, chosen: Bool[Array, " B"], other: "Maps") -> "Maps":
+        """These maps on the chosen rows, others elsewhere."""
+        return Maps(
+            jnp.where(chosen[None], self.centre, other.centre),
+            jnp.where(chosen[:, None, None], self.root, other.root),
+        )
+
+
+@eqx.filter_jit
+def weigh(target: Target, base: Base, maps: Maps, eta: Float[Array, ""]) -> tuple[Particles, Float[Array, " B"]]:
+    """The pool carried to every row and weighted there, and the effective sizes. One evaluation of the risk."""
+    u, pool_density = base.on_rows(target.n_rows)
+    particles = target.evaluate(maps.centre[:, :, None] + transform(maps.root, u))
+    density = log_density(particles, jnp.full(target.n_rows, eta))
+    weighted = particles.with_log_weights(normalise(density - pool_density))
+    return weighted, ess(weighted.log_weights)
+
+
+@eqx.filter_jit
+def refit(base: Base, maps: Maps, log_weights: Float[Array, "B M"]) -> Maps:
+    """Maps to the mean and covariance that the weights speak for."""
+    n_rows, size = log_weights.shape
+    u, _ = base.on_rows(n_rows)
+    dim = len(u)
+    enough = _ENOUGH * dim
+    if enough <= _FEW_PARAMETERS * size:
+        step, spread = _moments(u, log_weights, enough)
+    else:
+        step, spread = _regression(u, log_weights)
+        if enough < size:
+            by_moments = ess(log_weights) >= enough
+            other_step, other_spread = _moments(u, log_weights, enough)
+            step = jnp.where(by_moments[None], other_step, step)
+            spread = jnp.where(by_moments[:, None, None], other_spread, spread)
+    moved = maps.centre + (maps.root * step.T[:, None, :]).sum(-1).T
+    # A little wider than fits: weights are unbounded where a map's tails are lighter than the row's, and an estimate
+    # of the mass there is too low more often than not.
+    wider = (1 / (1 - _COST / dim**0.5)) ** 0.5
+    return Maps(moved, wider * maps.root @ factor(spread))
+
+
+def _moments(u: Float[Array, "K B M"], log_weights: Float[Array, "B M"], enough: float):
+    """Mean and covariance by flattened weights, the covariance shrunk towards one."""
+    finite = jnp.maximum(log_weights, log_weights.max(-1, keepdims=True) - 1e4)
+
+    def halve(_, bracket):
+        low, high = bracket
+        middle = 0.5 * (low + high)
+        even = ess(middle[:, None] * finite) >= enough
+        return jnp.where(even, middle, low), jnp.where(even, high, middle)
+
+    zero = jnp.zeros(len(log_weights), u.dtype)
+    flattened, _ = jax.lax.fori_loop(0, _HALVINGS, halve, (zero, zero + 1))
+    power = jnp.where(ess(log_weights) >= enough, 1.0, flattened)
+    weights = normalise(jnp.where(jnp.isfinite(log_weights), power[:, None] * finite, -jnp.inf))
+    dim = len(u)
+    share = (dim / (ess(weights) + dim))[:, None, None]
+    spread = (1 - share) * covariance(u, jnp.exp(weights)) + share * jnp.eye(dim)[None]
+    return mean(u, jnp.exp(weights)), spread
+
+
+def _regression(u: Float[Array, "K B M"], log_weights: Float[Array, "B M"]):
+    """Mean and covariance by Stein's identity, from all particles alike."""
+    dim, _, size = u.shape
+    top = log_weights.max(-1, keepdims=True)
+    value = jnp.maximum(log_weights, top - _LOWEST)
+    value = value - value.mean(-1, keepdims=True)
+    slope = (u * value[None]).mean(-1)
+    rest = value - (slope[:, :, None] * u).sum(0)
+    curvature = -products(u, rest / size)
+    noise = jnp.square(rest).mean(-1) * (dim + 1) / size
+    signal = jnp.square(curvature).sum((-1, -2)) / dim
+    kept = jnp.clip(1 - noise / jnp.where(signal > 0, signal, 1.0), 0.0, 1.0)
+    precision = jnp.eye(dim)[None] + kept[:, None, None] * curvature
+    values, vectors = jnp.linalg.eigh(jnp.where(jnp.isfinite(precision), precision, jnp.eye(dim)[None]))
+    variances = 1 / jnp.clip(values, 1 / _STRETCH, _STRETCH)
+    spread = (vectors * variances[:, None, :]) @ jnp.swapaxes(vectors, -1, -2)
+    return (spread * slope.T[:, None, :]).sum(-1).T, spread

@@ -1,0 +1,143 @@
+"""Draws of the posterior on the data to transport from: independent populations, each from the prior.
+
+A pool is `CREW` populations of particles. That they came from the prior by themselves, without a word between them,
+is what their convergence is judged by: R-hat and the effective size compare their means. The ladder ends at the
+learning rate where the posterior's spread matches the sandwich's (see `calibayes.sandwich`), so it needs no hint.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from calibayes.diagnostics import population_ess, r_hat
+from calibayes.functions import as_float
+from calibayes.noise import row_keys
+from calibayes.particles import Particles, mean, resample
+from calibayes.samplers.asmc import start_walking
+from calibayes.samplers.start import COARSE, at_the_prior, by_mcmc, climb_to
+from calibayes.sandwich import matching_eta
+from calibayes.target import Target
+
+CREW = 20
+"""Rows that are sampled at once where a few are: the populations of a pool, an audit, a repair. One shape, so that
+they share what is compiled."""
+_STAGE = 4.0
+_MOST_STAGES = 30
+_ROUNDS = 3
+R_HAT_LIMIT = 1.02
+
+
+class Pool(NamedTuple):
+    """Populations of draws of the posterior on the data at `eta`; the target with its reference among them."""
+
+    target: Target
+    particles: Particles
+    """Of equal weight."""
+    eta: float
+    r_hat: float
+    """The largest over parameters and the risk."""
+    ess: float
+    """The smallest, of all populations together."""
+
+    @property
+    def concerns(self) -> list[str]:
+        if self.r_hat <= R_HAT_LIMIT:
+            return []
+        return [
+            f"{CREW} populations of draws on the data, each from the prior by itself, do not agree "
+            f"(R-hat {self.r_hat:.2f}, effective size {self.ess:.0f}): the posterior may have several modes"
+        ]
+
+
+def draw_pool(
+    key: PRNGKeyArray, target: Target, n_particles: int, start: tuple[Float[Array, "M K"], float] | None
+) -> Pool:
+    """A pool at the matching learning rate, from the prior; or at the user's, from draws of the posterior there."""
+    climb_key, pick_key, mix_key = jax.random.split(key, 3)
+    crew = _crew(target)
+    if start is None:
+        particles, eta = _to_the_matching_eta(climb_key, target, crew, n_particles)
+    else:
+        draws, eta = start
+        particles = _pick(pick_key, crew, draws, n_particles)
+    target = target.recentre(_mean(target, particles))
+    return _mixed(mix_key, target, _equalised(mix_key, _crew(target), particles), eta)
+
+
+def move_pool(key: PRNGKeyArray, pool: Pool, eta: float) -> Pool:
+    """The pool at another learning rate, by ASMC*."""
+    climb_key, mix_key = jax.random.split(key)
+    crew = _crew(pool.target)
+    walkers = start_walking(COARSE.kernel, pool.particles, as_float(pool.eta))
+    walkers = climb_to(row_keys(climb_key, CREW), crew, walkers, eta)
+    return _mixed(mix_key, pool.target, _equalised(mix_key, crew, walkers.particles), eta)
+
+
+def _to_the_matching_eta(
+    key: PRNGKeyArray, target: Target, crew: Target, n_particles: int
+) -> tuple[Particles, float]:
+    """Up from the prior, by stages that quadruple eta, until it has passed the matching value; then to that value."""
+    walk_key, walkers = at_the_prior(key, crew, n_particles)
+    keys = row_keys(walk_key, CREW)
+    eta = _first_eta(walkers.particles)
+    for _ in range(_MOST_STAGES):
+        walkers = climb_to(keys, crew, walkers, eta)
+        matching = float(matching_eta(target, walkers.particles, walkers.eta))
+        if matching <= eta:
+            eta = max(matching, eta / _STAGE)
+            return climb_to(keys, crew, walkers, eta).particles, eta
+        eta *= _STAGE
+    raise RuntimeError(
+        f"the posterior does not follow the data, at no learning rate up to {eta:.3g}: does the loss depend on the "
+        "parameters? To start from a learning rate of your own, pass eta_init= with draws=."
+    )
+
+
+def _first_eta(particles: Particles) -> float:
+    """Small enough for the prior to matter still: of the order of one over the spread of the risk under it."""
+    risk = np.asarray(particles.risk)
+    low, high = np.quantile(risk[np.isfinite(risk)], [0.25, 0.75])
+    return float(1 / max(high - low, 1e-6))
+
+
+def _mixed(key: PRNGKeyArray, target: Target, particles: Particles, eta: float) -> Pool:
+    """Moved until each population has forgotten where it was and all of them agree, or for some rounds."""
+    crew = _crew(target)
+    for round_key in jax.random.split(key, _ROUNDS):
+        walkers, _ = by_mcmc(round_key, crew, particles, eta)
+        particles = walkers.particles
+        values = np.concatenate([particles.theta, particles.risk[None]]).astype(np.float64)
+        pool = Pool(target, particles, eta, float(r_hat(values).max()), float(population_ess(values).min()))
+        if not pool.concerns:
+            break
+    return pool
+
+
+@eqx.filter_jit
+def _crew(target: Target) -> Target:
+    """The data's row, once for each population."""
+    return target.rows(jnp.zeros(CREW, int))
+
+
+@eqx.filter_jit
+def _mean(target: Target, particles: Particles) -> Float[Array, " K"]:
+    return mean(target.constrained(particles).theta, particles.weights).mean(1)
+
+
+@eqx.filter_jit
+def _equalised(key: PRNGKeyArray, crew: Target, particles: Particles) -> Particles:
+    """Of equal weight, and in no order, so that any part of a population is a sample too."""
+    drawn = resample(jax.random.split(key, CREW), particles, jnp.ones(CREW, bool))
+    return crew.evaluate(jax.random.permutation(jax.random.fold_in(key, CREW), drawn.theta, axis=2))
+
+
+@eqx.filter_jit
+def _pick(key: PRNGKeyArray, crew: Target, draws: Float[Array, "M K"], n_particles: int) -> Particles:
+    picked = jax.random.choice(key, draws, (CREW, n_particles))
+    return crew.evaluate(crew.coordinates.unconstrain(jnp.moveaxis(picked, -1, 0)))
+
+

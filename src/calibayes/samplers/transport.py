@@ -1,0 +1,256 @@
+"""The posterior on the data, carried to every row by a map and corrected by weights.
+
+A pool of draws on the data is all that is sampled. Each row's first map is the infinitesimal jackknife's
+(`calibayes.sandwich`), with the pool's own spread; two or three evaluations of the risk fit it (`maps.py`). Rows take
+the pool's populations in turn, so that they do not all share one Monte Carlo error. At another learning rate the maps
+are fitted from the pool anew: what is found there does not depend on where the search came from.
+
+Weights tell when a map fails on a row (effective size, Pareto k). Such rows are finished by ASMC*: particles spread to
+twice the map's width, weighted for a quarter of eta, climb from there. What weights cannot tell, a mode or a bound
+that no particle came to, an audit can (`calibayes.audit`).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from calibayes.diagnostics import pareto_k, pareto_k_limit
+from calibayes.functions import as_float
+from calibayes.noise import row_keys
+from calibayes.particles import Particles, choose, ess, resample
+from calibayes.samplers.asmc import start_walking
+from calibayes.samplers.base import Reach, Sampler, Snapshot
+from calibayes.samplers.maps import Base, Maps, refit, weigh
+from calibayes.samplers.pool import CREW, Pool, draw_pool, move_pool
+from calibayes.samplers.start import COARSE, by_mcmc, climb_to, from_prior
+from calibayes.sandwich import influences, shifts
+from calibayes.target import Target
+
+_GOOD = 0.8
+_MOSTLY = 0.95
+"""Maps are good enough when this share of rows has that share of its particles' effective size."""
+_LOW_ESS = 0.1
+_OCTAVE = 2.0
+_BROADER = 4.0
+
+_SNAPSHOTS = 3
+
+_ess = jax.jit(ess)
+_choose = jax.jit(choose)
+
+
+class TransportState(NamedTuple):
+    """Weighted particles on every row, and the pool they come from."""
+
+    pool: Pool
+    home: float
+    """The learning rate the pool was first drawn at."""
+    eta: float
+    particles: Particles
+    data: Particles
+    """The pool at `eta`, as one row."""
+    maps: Maps
+    key: PRNGKeyArray
+    evaluations: int
+    repaired: Bool[np.ndarray, " B"]
+    unmixed: Bool[np.ndarray, " B"]
+
+
+class Transport(Sampler):
+    """Importance sampling through maps fitted row by row.
+
+    `n_particles` a row, unless told the larger of 1,000 and 40 a parameter, from a pool of 20 times as many on the
+    data. A row whose weights fail is sampled instead, if `repair`.
+    """
+
+    n_particles: int | None = eqx.field(static=True, default=None)
+    max_evaluations: int = eqx.field(static=True, default=3)
+    repair: bool = eqx.field(static=True, default=True)
+
+    def __check_init__(self):
+        if self.max_evaluations < 1:
+            raise ValueError(f"max_evaluations must be at least 1; got {self.max_evaluations}.")
+
+    def size(self, dim: int) -> int:
+        return max(1000, 40 * dim) if self.n_particles is None else self.n_particles
+
+    def begin(self, key: PRNGKeyArray, target: Target, eta: float | None, draws: Float[Array, "M K"] | None) -> Pool:
+        start = None if draws is None else (draws, 1.0 if eta is None else eta)
+        return draw_pool(key, target, self.size(target.dim), start)
+
+    def init(self, key: PRNGKeyArray, target: Target, start: Pool, eta: float) -> TransportState:
+        return self._carry(key, target, start, start.eta, eta)
+
+    def move(
+        self, target: Target, state: TransportState, eta: float, on_step: Callable[[float], None]
+    ) -> TransportState:
+        return self._carry(state.key, target, state.pool, state.home, eta)
+
+    def _carry(self, key: PRNGKeyArray, target: Target, pool: Pool, home: float, eta: float) -> TransportState:
+        """The pool on every row at `eta`."""
+        pool = _follow(key, pool, home, eta)
+        at, ratio = as_float(eta), as_float(pool.eta / eta)
+        base = Base.of(pool.particles, as_float(pool.eta))
+        crew = target.rows(jnp.zeros(CREW, int))
+        data, _ = weigh(crew, base, _spread(base, crew, ratio), at)
+        best = last = _carried(target, base, _first_maps(target, base, pool.particles, as_float(pool.eta), ratio), at)
+        good = _GOOD * last.particles.risk.shape[-1]
+        evaluations = 1
+        while evaluations < self.max_evaluations and (np.asarray(best.ess) >= good).mean() < _MOSTLY:
+            maps = refit(base, last.maps, last.particles.log_weights)
+            # Weights of the particles that a map was fitted to would flatter it: another population has its turn.
+            base = base.turned()
+            last = _carried(target, base, maps, at)
+            best = _better(last, best)
+            evaluations += 1
+        none = np.zeros(target.n_rows, bool)
+        return TransportState(pool, home, eta, best.particles, data.flat(), best.maps, key, evaluations, none, none)
+
+    def data(self, state: TransportState) -> Particles:
+        return state.data
+
+    def snapshots(self, target: Target, state: TransportState) -> Iterator[Snapshot]:
+        """The same maps with one population after another; repaired rows have but one."""
+        yield Snapshot(state.data, state.particles)
+        base = Base.of(state.pool.particles, as_float(state.pool.eta))
+        for _ in range(state.evaluations):
+            base = base.turned()
+        for _ in range(_SNAPSHOTS - 1):
+            particles, _ = weigh(target, base, state.maps, as_float(state.eta))
+            yield Snapshot(state.data, _choose(jnp.asarray(state.repaired), state.particles, particles))
+            base = base.turned()
+
+    def reach(self, state: TransportState, eta: float) -> Reach:
+        return Reach(
+            short=np.zeros(len(state.repaired), bool),
+            unmixed=state.unmixed,
+            invalid=int(_nans(state.particles)),
+            rungs=state.evaluations,
+            acceptance=float("nan"),
+            ess=np.asarray(_ess(state.particles.log_weights)),
+            repaired=state.repaired,
+            concerns=tuple(state.pool.concerns),
+        )
+
+    def mend(
+        self, target: Target, state: TransportState, on_step: Callable[[float], None]
+    ) -> TransportState:
+        """The state with the rows sampled whose weights have failed."""
+        failed = np.flatnonzero(failing(state.particles.log_weights) & ~state.repaired)
+        if not self.repair or not len(failed):
+            return state
+        particles, unmixed = state.particles, state.unmixed.copy()
+        for start in range(0, len(failed), CREW):
+            rows = failed[start : start + CREW]
+            some = jnp.asarray(np.resize(rows, CREW))
+            key = jax.random.fold_in(state.key, int(rows[0]))
+            sampled, settled = _finish(key, target.rows(some), _some_maps(state.maps, some), state)
+            particles = particles.with_rows(some[: len(rows)], sampled.rows(jnp.arange(len(rows))))
+            unmixed[rows] = ~settled[: len(rows)]
+            on_step((start + len(rows)) / len(failed))
+        repaired = state.repaired.copy()
+        repaired[failed] = True
+        return state._replace(particles=particles, repaired=repaired, unmixed=unmixed)
+
+
+class _Carried(NamedTuple):
+    """The pool on every row by some maps, weighted there."""
+
+    maps: Maps
+    particles: Particles
+    ess: Float[Array, " B"]
+
+
+def _carried(target: Target, base: Base, maps: Maps, eta: Float[Array, ""]) -> _Carried:
+    return _Carried(maps, *weigh(target, base, maps, eta))
+
+
+def failing(log_weights: Float[Array, "B M"]) -> Bool[np.ndarray, " B"]:
+    """Rows whose weights are not to be trusted."""
+    size = log_weights.shape[-1]
+    sizes = np.asarray(_ess(log_weights))
+    # Where the weights are all but even, the shape of their tail says nothing.
+    return (sizes < _LOW_ESS * size) | ((pareto_k(log_weights) > pareto_k_limit(size)) & (sizes < _GOOD * size))
+
+
+def _follow(key: PRNGKeyArray, pool: Pool, home: float, eta: float) -> Pool:
+    """The pool within half an octave of eta, by whole octaves from home: where it is does not depend on the path."""
+    wanted = round(float(np.log(eta / home) / np.log(_OCTAVE)))
+    octave = round(float(np.log(pool.eta / home) / np.log(_OCTAVE)))
+    while octave != wanted:
+        octave += 1 if wanted > octave else -1
+        pool = move_pool(jax.random.fold_in(jax.random.fold_in(key, 1), octave % 2**32), pool, home * _OCTAVE**octave)
+    return pool
+
+
+def _finish(
+    key: PRNGKeyArray, target: Target, maps: Maps, state: TransportState
+) -> tuple[Particles, Bool[np.ndarray, " R"]]:
+    """Particles on some rows by ASMC*, from transported ones spread out and weighted for a fraction of eta."""
+    climb_key, mix_key, prior_key = jax.random.split(key, 3)
+    base = Base.of(state.pool.particles, as_float(state.pool.eta))
+    eta = state.eta / _BROADER
+    broad, sizes = weigh(target, base, Maps(maps.centre, maps.root * _BROADER**0.5), as_float(eta))
+    walkers = start_walking(COARSE.kernel, broad, as_float(eta))
+    walkers = climb_to(row_keys(climb_key, CREW), target, walkers, state.eta)
+    particles = _equalised(mix_key, walkers.particles)
+    hopeless = np.asarray(sizes) < _LOW_ESS * broad.risk.shape[-1]
+    if hopeless.any() and hasattr(target.model.prior, "sample"):
+        anew = from_prior(prior_key, target, state.eta, broad.risk.shape[-1]).particles
+        particles = choose(jnp.asarray(hopeless), _equalised(mix_key, anew), particles)
+    walkers, settled = by_mcmc(mix_key, target, particles, state.eta)
+    return walkers.particles, np.asarray(settled)
+
+
+@eqx.filter_jit
+def _first_maps(
+    target: Target, base: Base, pool: Particles, eta: Float[Array, ""], ratio: Float[Array, ""]
+) -> Maps:
+    """The pool's mean moved by the infinitesimal jackknife, its spread scaled to the row's number of observations."""
+    moves = shifts(target, influences(target, pool, jnp.full(CREW, eta)))
+    maps = _spread(base, target, ratio)
+    return Maps(maps.centre + moves, maps.root)
+
+
+@eqx.filter_jit
+def _spread(base: Base, target: Target, ratio: Float[Array, ""]) -> Maps:
+    """The pool as it is, but as wide as `ratio` times its learning rate over the row's makes it."""
+    totals = target.counts.sum((0, 1))
+    n = (target.counts[:, :, 0] > 0).sum()
+    width = jnp.sqrt(ratio * n / totals)
+    centre = jnp.broadcast_to(base.centre[:, None], (target.dim, target.n_rows))
+    return Maps(centre, width[:, None, None] * base.root[None])
+
+
+@eqx.filter_jit
+def _better(new: _Carried, old: _Carried) -> _Carried:
+    """On each row the new, unless it clearly failed.
+
+    Not the larger effective size: that would pick the weights that happened to miss a tail.
+    """
+    where = new.ess > 0.5 * old.ess
+    return _Carried(
+        new.maps.where(where, old.maps),
+        choose(where, new.particles, old.particles),
+        jnp.where(where, new.ess, old.ess),
+    )
+
+
+@eqx.filter_jit
+def _some_maps(maps: Maps, rows: Int[Array, " R"]) -> Maps:
+    return Maps(maps.centre[:, rows], maps.root[rows])
+
+
+@jax.jit
+def _equalised(key: PRNGKeyArray, particles: Particles) -> Particles:
+    return resample(jax.random.split(key, particles.risk.shape[0]), particles, jnp.ones(particles.risk.shape[0], bool))
+
+
+@jax.jit
+def _nans(particles: Particles) -> Int[Array, ""]:
+    return jnp.isnan(particles.risk).sum()

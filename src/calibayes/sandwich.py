@@ -1,0 +1,57 @@
+r"""What one observation does to the posterior, from its draws alone; and the learning rate that follows from it.
+
+The infinitesimal jackknife: counting observation i once more moves the posterior mean by
+
+$$ I_i = -\eta\,\mathrm{Cov}\{\theta, r_i(\theta)\}, $$
+
+a covariance over the draws (Giordano and Broderick 2023). No gradient is asked for, so it holds for check and hinge
+losses too. A bootstrap row moves the mean by $\sum_i (c_i - 1) I_i$, and $V = \sum_i I_i I_i^\top$ is the covariance
+of such moves: the sandwich. Where it is the posterior's own covariance $\Sigma$, its ellipsoids cover as often as they
+say. $\Sigma$ goes with $1/\eta$ and $V$ does not change, so that is at
+
+$$ \eta\,K / \mathrm{tr}(\Sigma^{-1} V). $$
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from calibayes.particles import Particles, covariance, factor, inverse_factor, mean
+from calibayes.target import Target
+
+
+@eqx.filter_jit
+def influences(target: Target, particles: Particles, eta: Float[Array, " R"]) -> Float[Array, "K N"]:
+    """Of every observation on the data's posterior, given particles of it in R populations, each at its eta.
+
+    Observations that fill up the last block come along.
+    """
+    theta = particles.theta
+    centred = theta - mean(theta, particles.weights)[:, :, None]
+    scaled = (centred * (eta[:, None] * particles.weights)[None] / theta.shape[1]).reshape(len(theta), -1)
+    losses_of = target.losses(theta.reshape(len(theta), 1, -1))
+
+    def block(_, data):
+        losses = jnp.stack(losses_of(data))[:, 0]
+        return None, -scaled @ jnp.where(jnp.isfinite(losses), losses, 0.0).T
+
+    _, by_block = jax.lax.scan(block, None, target.data)
+    return jnp.moveaxis(by_block, 0, 1).reshape(len(theta), -1)
+
+
+@eqx.filter_jit
+def matching_eta(target: Target, particles: Particles, eta: Float[Array, " R"]) -> Float[Array, ""]:
+    """The learning rate at which the posterior's covariance meets the sandwich, from particles at `eta`."""
+    held = target.counts[:, :, 0].reshape(-1) > 0
+    moves = jnp.where(held[None], influences(target, particles, eta), 0.0)
+    within = covariance(particles.theta, particles.weights) * eta[:, None, None]
+    whiten = inverse_factor(factor(within.mean(0, keepdims=True)))[0]
+    return len(moves) / jnp.square(whiten @ moves).sum()
+
+
+def shifts(target: Target, influence: Float[Array, "K N"]) -> Float[Array, "K B"]:
+    """How far each row's counts move the mean. A row's total matters for its spread and not for its place."""
+    counts = target.counts.reshape(-1, target.n_rows)
+    held = (counts[:, :1] > 0).astype(counts.dtype)
+    return influence @ (counts * (held.sum() / counts.sum(0))[None] - held)
