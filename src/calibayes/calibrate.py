@@ -1,30 +1,18 @@
 """`calibrate`: what a user asks for, checked, run and reported; and the paper's two algorithms by name."""
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, PRNGKeyArray
 
 from calibayes.bootstrap import Bootstrap
-from calibayes.checks import (
-    CalibrationWarning,
-    as_key,
-    check_counts,
-    check_data,
-    check_draws,
-    check_estimate,
-    check_numbers,
-    check_start,
-)
+from calibayes.calibration import Calibration, Problem
+from calibayes.checks import as_key, check_counts, check_data, check_draws, check_estimate, check_numbers, check_start
 from calibayes.kernels import Kernel
 from calibayes.loop import Loop
 from calibayes.model import GibbsModel
-from calibayes.particles import Particles, resample
 from calibayes.progress import LiveLine
 from calibayes.regions import Region, as_region
 from calibayes.result import Result
@@ -36,8 +24,6 @@ from calibayes.target import make_target
 SAMPLERS: dict[str, type[Sampler]] = {"auto": Transport, "transport": Transport, "smc": SMC, "mcmc": MCMC}
 _ROWS = {Transport: 2_000}
 _PAPER_ROWS = 500
-_REPORTED = 4_000
-"""Draws of the calibrated posterior that are handed over, at most."""
 
 
 def calibrate(
@@ -66,12 +52,15 @@ def calibrate(
         level: the credible level that coverage should meet.
         region: which set: `"hpd"`, `"ellipsoid"`, `"box"`, `"simultaneous"`, `regions.Interval(k)` or
             `regions.Functional(fn)`.
-        sampler: `"smc"` (what `"auto"` takes), `"mcmc"`, or an `SMC(...)` or `MCMC(...)`.
-        search: the rule for the next eta; `RobbinsMonro()` unless told.
-        bootstrap: a number of rows (500 unless told), one of `calibayes.bootstrap`, or counts (B, N).
+        sampler: `"auto"` is `"transport"`, audited on some rows by an independent sampler, with `"smc"` from the prior
+            to fall back on; or `"smc"`, `"mcmc"`, or a `Transport(...)`, `SMC(...)` or `MCMC(...)`.
+        search: the rule for the next eta; `Bracket()` for transport and `RobbinsMonro()` for the others, unless told.
+        bootstrap: a number of rows (2,000 for transport and 500 for the others unless told), one of
+            `calibayes.bootstrap`, or counts (B, N).
         estimate: what the sets should cover: `"mean"`, `"mode"`, `"minimizer"`, or `fn(draws, weights)`.
-        eta_init: where the search starts; 1 unless told.
-        tolerance: the search stops when coverage is closer than this to `level`.
+        eta_init: where the search starts. Unless told, where the posterior's spread matches the sandwich's for
+            transport, 1 for the others.
+        tolerance: a `RobbinsMonro` search stops when coverage is closer than this to `level`.
         max_iterations: of the search.
         draws: (M, K) draws of the posterior at `eta_init` to start from; else the start is from the prior.
         names: of the parameters; else the columns of a data frame.
@@ -97,7 +86,8 @@ def calibrate(
     check_draws(size, observations.dim)
 
     row_key, check_key, run_key = jax.random.split(as_key(seed), 3)
-    counts = np.asarray(rows.counts(row_key, observations.n)) if isinstance(rows, Bootstrap) else rows
+    drawn = isinstance(rows, Bootstrap)
+    counts = np.asarray(rows.counts(row_key, observations.n)) if drawn else rows
     target = make_target(model, observations.data, counts, observations.dim)
     sampler.check(target)
     search_key, draw_key = jax.random.split(run_key)
@@ -116,39 +106,20 @@ def calibrate(
         key=search_key,
         began=began,
     )
+    settings = {
+        "estimate": estimate,
+        "bootstrap": bootstrap,
+        "eta_init": eta_init,
+        "tolerance": tolerance,
+        "max_iterations": max_iterations,
+        "seed": seed,
+    }
+    problem = Problem(
+        model, data, observations.data, observations.names, rows if drawn else None, counts, settings, draw_key
+    )
     with LiveLine(progress, size) as live:
         found = loop.run(live)
-    curve = found.curve
-    assert curve is not None
-    if not found.converged or found.concerns:
-        warnings.warn(f"calibration: {found.message}.", CalibrationWarning, stacklevel=2)
-    return Result(
-        eta=found.eta,
-        eta_se=curve.eta_se(),
-        coverage=found.coverage,
-        converged=found.converged,
-        message=found.message,
-        trace=loop.trace,
-        draws=_draws(draw_key, loop.target.constrained(found.particles), _REPORTED),
-        curve=curve,
-        estimate=np.asarray(found.point),
-        level=level,
-        names=observations.names,
-        region=region,
-        model=model,
-        data=data,
-        counts=counts,
-        settings={
-            "sampler": sampler,
-            "search": search,
-            "estimate": estimate,
-            "bootstrap": bootstrap,
-            "eta_init": eta_init,
-            "tolerance": tolerance,
-            "max_iterations": max_iterations,
-            "seed": seed,
-        },
-    )
+    return Calibration(problem, loop, found).result()
 
 
 def gpc_smc(model: GibbsModel, data: Any, *, seed: Any, n_particles: int = 1000, **options: Any) -> Result:
@@ -183,7 +154,7 @@ def _as_sampler(sampler: str | Sampler) -> Sampler:
     if isinstance(sampler, Sampler):
         return sampler
     if sampler not in SAMPLERS:
-        raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, or an SMC(...) or MCMC(...); got {sampler!r}.")
+        raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, or a Transport(...), SMC(...) or MCMC(...); got {sampler!r}.")
     return SAMPLERS[sampler]()
 
 
@@ -199,15 +170,3 @@ def _fallback(n_particles: int) -> SMC:
     )
 
 
-def _draws(key: PRNGKeyArray, particles: Particles, n_draws: int) -> Float[np.ndarray, "M K"]:
-    """`n_draws` equally weighted draws from at least as many particles of the data's row.
-
-    Stratified ancestors come in order, so every n-th of them is a stratified sample too.
-    """
-    drawn = np.asarray(_resample(key[None], particles).theta[:, 0].T)
-    return drawn if len(drawn) <= n_draws else drawn[:: len(drawn) // n_draws][:n_draws]
-
-
-@jax.jit
-def _resample(keys: Key[Array, " B"], particles: Particles) -> Particles:
-    return resample(keys, particles, jnp.ones(1, bool))

@@ -267,8 +267,7 @@ def check_numbers(level: float, tolerance: float, eta_init: float | None, max_it
     for name, value in (("level", level), ("tolerance", tolerance), ("max_iterations", max_iterations)):
         if not isinstance(value, Real):
             raise TypeError(f"{name} must be a number; got {value!r}.")
-    if not 0 < level < 1:
-        raise ValueError(f"level must be between 0 and 1, both excluded; got {level}. For 95% write 0.95.")
+    check_level(level, n_rows)
     if not tolerance > 0:
         raise ValueError(f"tolerance must be positive; got {tolerance}.")
     if eta_init is not None and not (np.isfinite(eta_init) and eta_init > 0):
@@ -276,11 +275,6 @@ def check_numbers(level: float, tolerance: float, eta_init: float | None, max_it
     if max_iterations < 1:
         raise ValueError(f"max_iterations must be at least 1; got {max_iterations}.")
     alpha = min(level, 1 - level)
-    if alpha * n_rows < 1:
-        raise ValueError(
-            f"bootstrap: {n_rows} rows are too few for level = {level:g}, which leaves {alpha * n_rows:.2g} of them on "
-            f"one side. Use at least {int(np.ceil(5 / alpha))}."
-        )
     if tolerance >= alpha:
         raise ValueError(f"tolerance = {tolerance:g} must be below {alpha:g}, or sets that always cover would pass.")
     nearest = abs(round(level * n_rows) / n_rows - level)
@@ -288,6 +282,19 @@ def check_numbers(level: float, tolerance: float, eta_init: float | None, max_it
         raise ValueError(
             f"tolerance = {tolerance:g} cannot be met: with {n_rows} bootstrap rows the coverage nearest to {level:g} "
             f"is {nearest:.2g} away. Use more rows, or a tolerance above that."
+        )
+
+
+def check_level(level: float, n_rows: int) -> None:
+    if not isinstance(level, Real):
+        raise TypeError(f"level must be a number; got {level!r}.")
+    if not 0 < level < 1:
+        raise ValueError(f"level must be between 0 and 1, both excluded; got {level}. For 95% write 0.95.")
+    alpha = min(level, 1 - level)
+    if alpha * n_rows < 1:
+        raise ValueError(
+            f"bootstrap: {n_rows} rows are too few for level = {level:g}, which leaves {alpha * n_rows:.2g} of them on "
+            f"one side. Use at least {int(np.ceil(5 / alpha))}."
         )
 
 

@@ -108,6 +108,25 @@ class Loop:
         loop = replace(self, region=region, level=level, trace=[], best=None, search=Bracket(), fallback=None)
         return loop, loop._solve(found.state, found.sampled, loop.search, self.max_iterations, live)
 
+    def elsewhere(
+        self, found: Found, target: Target, begin_key: PRNGKeyArray, init_key: PRNGKeyArray, live: LiveLine
+    ) -> Coverage:
+        """Coverage of the answer on other rows."""
+        target = target.recentre(self.target.reference)
+        start = self.start
+        if not isinstance(self.sampler, Transport):
+            start = self.sampler.begin(begin_key, target, found.eta, None)
+        elif self.start.target is not target:
+            start = start._replace(target=target)
+        loop = replace(self, target=target, trace=[], best=None)
+        state = self.sampler.init(init_key, target, start, found.eta)
+        state = self.sampler.mend(target, state, live.share)
+        fresh = loop._assess(state, found.eta)
+        # Averaged over snapshots, as the curve is.
+        curve = loop._curve(fresh, self.sampler.snapshots(target, state))
+        levels = curve.critical_levels[len(curve.etas) // 2]
+        return Coverage(int((levels <= self.level).sum()), len(levels))
+
     def _search(self, live: LiveLine) -> Found:
         begin_key, init_key = jax.random.split(jax.random.fold_in(self.key, 0))
         live.phase("start: posterior on the data")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from calibayes.curve import Coverage as Coverage
 from calibayes.curve import Curve
@@ -32,6 +32,27 @@ class Record:
 
 
 @dataclass(frozen=True, repr=False)
+class Intervals:
+    """Marginal intervals, each calibrated by itself. `numpy.asarray` of them is (K, 2)."""
+
+    names: list[str]
+    level: float
+    bounds: Float[np.ndarray, "K 2"]
+    eta: Float[np.ndarray, " K"]
+    eta_se: Float[np.ndarray, " K"]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.bounds, dtype=dtype)
+
+    def __repr__(self) -> str:
+        percent = _percent(self.level)
+        table = [["", f"{percent} low", f"{percent} high", "eta", "se"]]
+        for name, bounds, eta, error in zip(self.names, self.bounds, self.eta, self.eta_se, strict=True):
+            table.append([name, *(f"{v:.4g}" for v in (*bounds, eta)), f"{error:.2g}"])
+        return "\n".join(_aligned(table))
+
+
+@dataclass(frozen=True, repr=False)
 class Result:
     """A calibrated posterior, and how sure we are of its learning rate."""
 
@@ -52,11 +73,38 @@ class Result:
     """The point the sets were asked to cover."""
     level: float
     names: list[str]
+    repaired_rows: Int[np.ndarray, " R"]
+    """Bootstrap rows, counted from 0, whose weights had failed and which were sampled instead."""
     region: Region = field(repr=False)
     model: GibbsModel = field(repr=False)
     data: Any = field(repr=False)
     counts: Float[np.ndarray, "B N"] = field(repr=False)
     settings: dict[str, Any] = field(repr=False)
+    calibration: Any = field(repr=False, compare=False, default=None)
+    """What answers when the result is asked again; not kept when it is pickled."""
+
+    def at(self, level: float | None = None, region: str | Region | None = None) -> "Result":
+        """The calibration for another level or another region, from the particles that are there."""
+        return self._calibration().at(level, region)
+
+    def intervals(self, level: float | None = None) -> "Intervals":
+        """Each parameter's interval, from the posterior at a learning rate of its own.
+
+        One joint eta does not calibrate every marginal interval: `marginal_intervals` are the joint posterior's.
+        """
+        return self._calibration().intervals(level)
+
+    def validate(self, bootstrap: Any = None, seed: Any = None) -> Coverage:
+        """Coverage of the sets at eta on fresh bootstrap rows; on its own rows it is `level` by construction."""
+        return self._calibration().validate(bootstrap, seed)
+
+    def _calibration(self) -> Any:
+        if self.calibration is None:
+            raise RuntimeError("this result was loaded from a file, without its particles: calibrate again to ask it.")
+        return self.calibration
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"calibration": None}
 
     def __repr__(self) -> str:
         state = "" if self.converged else f"\n  NOT CONVERGED: {self.message}"
@@ -72,7 +120,7 @@ class Result:
 
     def summary(self) -> str:
         """A table of the calibration and of the calibrated posterior, as text."""
-        percent = f"{self.level:.0%}" if round(self.level * 100) == self.level * 100 else f"{self.level:.1%}"
+        percent = _percent(self.level)
         table = [["", "mean", "sd", f"{percent} low", f"{percent} high"]]
         intervals = self.marginal_intervals()
         for k, name in enumerate(self.names):
@@ -99,6 +147,10 @@ class Result:
             dims={"theta": ["parameter"]},
             attrs={"posterior": attributes | {"converged": int(self.converged), "message": self.message}},
         )
+
+
+def _percent(level: float) -> str:
+    return f"{level:.0%}" if round(level * 100) == level * 100 else f"{level:.1%}"
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> list[str]:

@@ -16,11 +16,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from calibayes.diagnostics import population_ess, r_hat
 from calibayes.functions import as_float
 from calibayes.noise import row_keys
-from calibayes.particles import Particles, mean, resample
+from calibayes.particles import Particles, mean
 from calibayes.samplers.asmc import start_walking
 from calibayes.samplers.start import COARSE, at_the_prior, by_mcmc, climb_to
 from calibayes.sandwich import matching_eta
-from calibayes.target import Target
+from calibayes.target import Target, evaluate
 
 CREW = 20
 """Rows that are sampled at once where a few are: the populations of a pool, an audit, a repair. One shape, so that
@@ -65,7 +65,7 @@ def draw_pool(
         draws, eta = start
         particles = _pick(pick_key, crew, draws, n_particles)
     target = target.recentre(_mean(target, particles))
-    return _mixed(mix_key, target, _equalised(mix_key, _crew(target), particles), eta)
+    return _mixed(mix_key, target, evaluate(_crew(target), particles.theta), eta)
 
 
 def move_pool(key: PRNGKeyArray, pool: Pool, eta: float) -> Pool:
@@ -74,7 +74,7 @@ def move_pool(key: PRNGKeyArray, pool: Pool, eta: float) -> Pool:
     crew = _crew(pool.target)
     walkers = start_walking(COARSE.kernel, pool.particles, as_float(pool.eta))
     walkers = climb_to(row_keys(climb_key, CREW), crew, walkers, eta)
-    return _mixed(mix_key, pool.target, _equalised(mix_key, crew, walkers.particles), eta)
+    return _mixed(mix_key, pool.target, walkers.particles, eta)
 
 
 def _to_the_matching_eta(
@@ -126,13 +126,6 @@ def _crew(target: Target) -> Target:
 @eqx.filter_jit
 def _mean(target: Target, particles: Particles) -> Float[Array, " K"]:
     return mean(target.constrained(particles).theta, particles.weights).mean(1)
-
-
-@eqx.filter_jit
-def _equalised(key: PRNGKeyArray, crew: Target, particles: Particles) -> Particles:
-    """Of equal weight, and in no order, so that any part of a population is a sample too."""
-    drawn = resample(jax.random.split(key, CREW), particles, jnp.ones(CREW, bool))
-    return crew.evaluate(jax.random.permutation(jax.random.fold_in(key, CREW), drawn.theta, axis=2))
 
 
 @eqx.filter_jit

@@ -60,9 +60,10 @@ class SMC(Sampler):
     def __check_init__(self):
         if not isinstance(self.kernel, Kernel):
             raise TypeError(f"kernel must be an instance of a calibayes.kernels.Kernel; got {self.kernel!r}.")
-        for name in ("ess_target", "resample_below"):
-            if not 0 < getattr(self, name) < 1:
-                raise ValueError(f"{name} must be between 0 and 1, both excluded; got {getattr(self, name)}.")
+        if not 0 < self.ess_target < 1:
+            raise ValueError(f"ess_target must be between 0 and 1, both excluded; got {self.ess_target}.")
+        if not 0 < self.resample_below <= 1:
+            raise ValueError(f"resample_below must be above 0 and at most 1; got {self.resample_below}.")
         for name in ("n_moves", "max_rungs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")

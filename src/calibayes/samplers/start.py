@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 from calibayes.functions import as_float
 from calibayes.kernels import CrankNicolson
 from calibayes.noise import row_keys
-from calibayes.particles import Particles, mean, resample
+from calibayes.particles import Particles, mean
 from calibayes.samplers.asmc import Ladder, Walkers, climb, start_walking, stay
 from calibayes.target import Target, evaluate
 
@@ -34,8 +34,9 @@ _CHUNK = 16
 _LOOK_EVERY = 4
 _MOST_RUNGS = 2_000
 
-COARSE = Ladder(CrankNicolson(), ess_target=0.5, resample_below=0.9, n_moves=6, resampling="stratified")
-"""Rungs that halve the effective size, each followed by a resampling and enough moves to spread again."""
+COARSE = Ladder(CrankNicolson(), ess_target=0.5, resample_below=1.0, n_moves=6, resampling="stratified")
+"""Rungs that halve the effective size, each followed by a resampling, so that weights are always equal, and enough
+moves to spread again."""
 
 
 class Pilot(NamedTuple):
@@ -79,13 +80,13 @@ def climb_to(keys: Key[Array, " B"], target: Target, walkers: Walkers, eta: floa
 
 def pilot(key: PRNGKeyArray, target: Target, eta: float, n_particles: int, draws: Float[Array, "M K"] | None) -> Pilot:
     """The posterior on the data at `eta`, from the prior or from the user's draws of it."""
-    climb_key, pick_key, mix_key = jax.random.split(key, 3)
+    climb_key, pick_key = jax.random.split(key)
     if draws is None:
         particles = from_prior(climb_key, target.row(0), eta, n_particles).particles
     else:
         picked = jax.random.choice(pick_key, draws, (n_particles,), replace=len(draws) < n_particles)
         particles = evaluate(target.row(0), target.coordinates.unconstrain(picked.T[:, None, :]))
-    target, particles = _centre(mix_key, target, particles)
+    target, particles = _centre(target, particles)
     return Pilot(target, particles, eta)
 
 
@@ -153,13 +154,10 @@ def _prior_particles(key: PRNGKeyArray, target: Target, n_particles: int) -> Par
 
 
 @eqx.filter_jit
-def _centre(key: PRNGKeyArray, target: Target, particles: Particles) -> tuple[Target, Particles]:
-    """The target with its reference at the particles' mean; the particles there, with equal weights."""
+def _centre(target: Target, particles: Particles) -> tuple[Target, Particles]:
+    """The target with its reference at the particles' mean, and the particles there."""
     centred = target.recentre(mean(target.constrained(particles).theta, particles.weights)[:, 0])
-    resample_key, order_key = jax.random.split(key)
-    drawn = resample(resample_key[None], particles, jnp.ones(1, bool))
-    # In no order, so that any part of them is a sample too.
-    return centred, centred.row(0).evaluate(jax.random.permutation(order_key, drawn.theta, axis=2))
+    return centred, centred.row(0).evaluate(particles.theta)
 
 
 def _moments(particles: Particles) -> tuple[Float[Array, "P B"], Float[Array, "P B"]]:

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from calibayes.diagnostics import pareto_k, pareto_k_limit
 from calibayes.functions import as_float
 from calibayes.noise import row_keys
-from calibayes.particles import Particles, choose, ess, resample
+from calibayes.particles import Particles, choose, ess
 from calibayes.samplers.asmc import start_walking
 from calibayes.samplers.base import Reach, Sampler, Snapshot
 from calibayes.samplers.maps import Base, Maps, refit, weigh
@@ -198,11 +198,11 @@ def _finish(
     broad, sizes = weigh(target, base, Maps(maps.centre, maps.root * _BROADER**0.5), as_float(eta))
     walkers = start_walking(COARSE.kernel, broad, as_float(eta))
     walkers = climb_to(row_keys(climb_key, CREW), target, walkers, state.eta)
-    particles = _equalised(mix_key, walkers.particles)
+    particles = walkers.particles
     hopeless = np.asarray(sizes) < _LOW_ESS * broad.risk.shape[-1]
     if hopeless.any() and hasattr(target.model.prior, "sample"):
         anew = from_prior(prior_key, target, state.eta, broad.risk.shape[-1]).particles
-        particles = choose(jnp.asarray(hopeless), _equalised(mix_key, anew), particles)
+        particles = _choose(jnp.asarray(hopeless), anew, particles)
     walkers, settled = by_mcmc(mix_key, target, particles, state.eta)
     return walkers.particles, np.asarray(settled)
 
@@ -244,11 +244,6 @@ def _better(new: _Carried, old: _Carried) -> _Carried:
 @eqx.filter_jit
 def _some_maps(maps: Maps, rows: Int[Array, " R"]) -> Maps:
     return Maps(maps.centre[:, rows], maps.root[rows])
-
-
-@jax.jit
-def _equalised(key: PRNGKeyArray, particles: Particles) -> Particles:
-    return resample(jax.random.split(key, particles.risk.shape[0]), particles, jnp.ones(particles.risk.shape[0], bool))
 
 
 @jax.jit
