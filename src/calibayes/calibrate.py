@@ -22,7 +22,7 @@ from calibayes.search import Bracket, RobbinsMonro, Search
 from calibayes.target import make_target
 
 SAMPLERS: dict[str, type[Sampler]] = {"auto": Transport, "transport": Transport, "smc": SMC, "mcmc": MCMC}
-_ROWS = {Transport: 2_000}
+_ROWS = 2_000
 _PAPER_ROWS = 500
 
 
@@ -73,7 +73,7 @@ def calibrate(
     observations = check_data(model, data, names)
     audited, sampler = sampler == "auto", _as_sampler(sampler)
     size = sampler.size(observations.dim)
-    rows = check_counts(bootstrap, observations.n, _ROWS.get(type(sampler), _PAPER_ROWS))
+    rows = check_counts(bootstrap, observations.n, _ROWS if isinstance(sampler, Transport) else _PAPER_ROWS)
     n_rows = rows.n_rows if isinstance(rows, Bootstrap) else len(rows)
     check_numbers(level, tolerance, eta_init, max_iterations, n_rows)
     check_estimate(estimate)
@@ -86,8 +86,7 @@ def calibrate(
     check_draws(size, observations.dim)
 
     row_key, check_key, run_key = jax.random.split(as_key(seed), 3)
-    drawn = isinstance(rows, Bootstrap)
-    counts = np.asarray(rows.counts(row_key, observations.n)) if drawn else rows
+    counts = np.asarray(rows.counts(row_key, observations.n)) if isinstance(rows, Bootstrap) else rows
     target = make_target(model, observations.data, counts, observations.dim)
     sampler.check(target)
     search_key, draw_key = jax.random.split(run_key)
@@ -114,9 +113,8 @@ def calibrate(
         "max_iterations": max_iterations,
         "seed": seed,
     }
-    problem = Problem(
-        model, data, observations.data, observations.names, rows if drawn else None, counts, settings, draw_key
-    )
+    drawn_from = rows if isinstance(rows, Bootstrap) else None
+    problem = Problem(model, data, observations.data, observations.names, drawn_from, counts, settings, draw_key)
     with LiveLine(progress, size) as live:
         found = loop.run(live)
     return Calibration(problem, loop, found).result()
@@ -154,7 +152,9 @@ def _as_sampler(sampler: str | Sampler) -> Sampler:
     if isinstance(sampler, Sampler):
         return sampler
     if sampler not in SAMPLERS:
-        raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, or a Transport(...), SMC(...) or MCMC(...); got {sampler!r}.")
+        raise ValueError(
+            f"sampler must be one of {', '.join(SAMPLERS)}, or a Transport(...), SMC(...) or MCMC(...); got {sampler!r}."
+        )
     return SAMPLERS[sampler]()
 
 
@@ -168,5 +168,3 @@ def _fallback(n_particles: int) -> SMC:
         kernel=COARSE.kernel,
         start="prior",
     )
-
-

@@ -56,7 +56,9 @@ class Calibration:
         if not found.converged or found.concerns:
             warnings.warn(f"calibration: {found.message}.", CalibrationWarning, stacklevel=3)
         assert found.curve is not None
-        repaired = found.reach.repaired
+        repaired = np.full(found.coverage.n_rows + 1, loop.fell_back)
+        if found.reach.repaired is not None:
+            repaired |= found.reach.repaired
         return Result(
             eta=found.eta,
             eta_se=found.curve.eta_se(),
@@ -69,7 +71,7 @@ class Calibration:
             estimate=np.asarray(found.point),
             level=loop.level,
             names=list(problem.names),
-            repaired_rows=np.empty(0, int) if repaired is None else np.flatnonzero(repaired[1:]),
+            repaired_rows=np.flatnonzero(repaired[1:]),
             region=loop.region,
             model=problem.model,
             data=problem.data,
@@ -109,8 +111,8 @@ class Calibration:
             bootstrap = self.problem.bootstrap
             if bootstrap is None:
                 raise ValueError(
-                    "validate needs to know how to draw fresh rows, and the counts of this calibration were given: pass "
-                    "bootstrap=, as to calibrate."
+                    "validate needs to know how to draw fresh rows, and the counts of this calibration were given: "
+                    "pass bootstrap=, as to calibrate."
                 )
         n = self.problem.counts.shape[1]
         rows = check_counts(bootstrap, n, len(self.problem.counts))

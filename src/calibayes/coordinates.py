@@ -37,7 +37,7 @@ class Coordinates(eqx.Module):
             raise ValueError(f"prior.bounds must be a pair (low, high) with low below high; got ({low}, {high}).")
         return Coordinates(as_float(low), as_float(high), not (np.isfinite(low) | np.isfinite(high)).any())
 
-    def constrain(self, z: Float[Array, "K *rest"]) -> Float[Array, "K *rest"]:
+    def constrain(self, z: Float[Array, "K ..."]) -> Float[Array, "K ..."]:
         if self.free:
             return z
         low, high = self._sides(z)
@@ -47,7 +47,7 @@ class Coordinates(eqx.Module):
         one_sided = jnp.where(above, low + exp, jnp.where(below, high - exp, z))
         return jnp.where(above & below, jnp.clip(low + between, low, high), one_sided)
 
-    def unconstrain(self, theta: Float[Array, "K *rest"]) -> Float[Array, "K *rest"]:
+    def unconstrain(self, theta: Float[Array, "K ..."]) -> Float[Array, "K ..."]:
         """Coordinates of parameters inside their bounds; of those on a wall, as near to it as floats are."""
         if self.free:
             return theta
@@ -59,7 +59,7 @@ class Coordinates(eqx.Module):
         one_sided = jnp.where(above, from_low, jnp.where(below, from_high, theta))
         return jnp.where(above & below, from_low - from_high, one_sided)
 
-    def log_jacobian(self, z: Float[Array, "K *rest"]) -> Float[Array, "*rest"]:
+    def log_jacobian(self, z: Float[Array, "K ..."]) -> Float[Array, "..."]:
         r"""$\log|d\theta/dz|$, summed over parameters."""
         if self.free:
             return jnp.zeros(z.shape[1:], z.dtype)

@@ -119,7 +119,6 @@ class Curve(eqx.Module):
         low, high = (_between(ordered, rank) for rank in ranks)
         return float((high - low) / 2) if low > 0 and np.isfinite(high) else float("inf")
 
-
     def _design_effect(self, level: float) -> float:
         """How much the variance of coverage grows because rows of a group share particles.
 
@@ -149,7 +148,8 @@ def local_curve(
     groups: int = 1,
 ) -> Curve:
     """The curve around `eta` from particles there, averaged over snapshots of them."""
-    levels, sizes = [], []
+    levels: list[np.ndarray] = []
+    sizes: list[np.ndarray] = []
     etas = np.empty(0)
     for data, rows in snapshots:
         if not levels:

@@ -83,13 +83,14 @@ class Loop:
     start: Any = None
     """What the sampler began with."""
     best: Found | None = None
+    fell_back: bool = False
 
     def run(self, live: LiveLine) -> Found:
         """The search, what makes sure of it, and the curve around the answer."""
         try:
             found = self._search(live)
-            if self.fallback is not None and found.converged:
-                found = self._audited(found, live)
+            if self.fallback is not None:
+                found = self._audited(found, self.fallback, live)
         except KeyboardInterrupt:
             if self.best is None:
                 raise
@@ -105,8 +106,9 @@ class Loop:
 
     def again(self, found: Found, region: Region, level: float, live: LiveLine) -> tuple["Loop", Found]:
         """Another region or level, from the particles that are there."""
-        loop = replace(self, region=region, level=level, trace=[], best=None, search=Bracket(), fallback=None)
-        return loop, loop._solve(found.state, found.sampled, loop.search, self.max_iterations, live)
+        search = Bracket()
+        loop = replace(self, region=region, level=level, trace=[], best=None, search=search, fallback=None)
+        return loop, loop._solve(found.state, found.sampled, search, self.max_iterations, live)
 
     def elsewhere(
         self, found: Found, target: Target, begin_key: PRNGKeyArray, init_key: PRNGKeyArray, live: LiveLine
@@ -172,9 +174,7 @@ class Loop:
         )
         return self.best
 
-    def _solve(
-        self, state: Any, eta: float, search: Bracket, limit: int, live: LiveLine, record: bool = True
-    ) -> Found:
+    def _solve(self, state: Any, eta: float, search: Bracket, limit: int, live: LiveLine, record: bool = True) -> Found:
         """The eta that the curve around it gives back, from rows that have been mended where they need it."""
         searching, first = search.init(as_float(eta)), eta
         for _ in range(limit):
@@ -193,7 +193,12 @@ class Loop:
                 if near:
                     return self._answer(found, answer)
             searching = _update(search, searching, as_float(float(found.coverage)), as_float(self.level))
-            eta = answer if 0 < answer < np.inf else float(searching.eta)
+            if searching.high < 1.01 * searching.low:
+                found.outcome = (
+                    f"coverage does not fall steadily with eta: it meets {self.level:g} nowhere near {eta:.4g}"
+                )
+                return found
+            eta = answer if searching.low < answer < searching.high else float(searching.eta)
             searching = eqx.tree_at(lambda s: s.eta, searching, as_float(eta))
             if not first / _FARTHEST < eta < first * _FARTHEST:
                 found.outcome = self._unreachable(found)
@@ -230,21 +235,24 @@ class Loop:
         )
         return self.best
 
-    def _audited(self, found: Found, live: LiveLine) -> Found:
+    def _audited(self, found: Found, fallback: Sampler, live: LiveLine) -> Found:
         """The answer if it stands up to an independent sampler; else the fallback's."""
         if not hasattr(self.target.model.prior, "sample"):
             found.concerns.append("not audited: the prior cannot be sampled")
             return found
-        verdict = self._audit(found, live)
-        if not verdict.failed:
-            return found
-        self.sampler, self.fallback = self.fallback, None
+        if found.converged:
+            verdict = self._audit(found, live)
+            if not verdict.failed:
+                return found
+            reason = f"failed its audit ({verdict.finding})"
+            eta = found.sampled
+        else:
+            reason, eta = f"found no answer ({found.outcome})", self.start.eta
+        self.sampler, self.fallback, self.fell_back = fallback, None, True
         live.phase("every row from the prior")
-        eta, key = found.sampled, jax.random.fold_in(self.key, 3)
-        state = self.sampler.init(key, self.target, self.start, eta)
-        concern = f"transport failed its audit ({verdict.finding}), so every row was sampled by SMC from the prior"
+        state = fallback.init(jax.random.fold_in(self.key, 3), self.target, self.start, eta)
         found = self._solve(state, eta, Bracket(_NEARBY), self.max_iterations, live)
-        found.concerns.append(concern)
+        found.concerns.append(f"transport {reason}, so every row was sampled by SMC from the prior")
         if found.converged:
             verdict = self._audit(found, live)
             if verdict.failed:
@@ -374,7 +382,7 @@ def _concerns(reach: Reach, undefined: int) -> list[str]:
         )
     unmixed = int(reach.unmixed.sum())
     if unmixed:
-        concerns.append(f"the first particles had not settled on {unmixed} rows: try an eta_init nearer to the answer")
+        concerns.append(f"particles had not settled on {unmixed} rows: try an eta_init nearer to the answer")
     if undefined:
         concerns.append(f"the region's level is NaN on {undefined} rows, which count as not covered")
     if reach.invalid:

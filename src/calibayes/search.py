@@ -86,7 +86,7 @@ class BracketState(eqx.Module):
 
 
 class Bracket(Search):
-    """Solve for the learning rate on the rows' critical etas.
+    r"""Solve for the learning rate on the rows' critical etas.
 
     Done when the answer is within `closeness` (in log eta) of where the particles are, at most; then that answer is
     read off their curve. Where the curve does not meet the level, the next eta is where a normal posterior would:

@@ -1,10 +1,11 @@
 r"""Crank-Nicolson proposals towards the population's own normal approximation.
 
 With $\mu$ and $\Sigma = LL^\top$ the weighted mean and covariance of a row's particles, and $u = L^{-1}(\theta - \mu)$,
-the proposal $u' = \sqrt{1 - \beta^2}\,u + \beta\,\xi$ leaves a standard normal invariant, whatever the step $\beta$ and
-the number of parameters. So it is accepted with probability $\min\{1, \pi(\theta')\varphi(u) / \pi(\theta)\varphi(u')\}$:
-almost always, up to $\beta = 1$, where the posterior is nearly normal, and particles forget their place in a few moves
-where a random walk needs some number times K (Cotter, Roberts, Stuart and White 2013 take the prior for the normal).
+the proposal $u' = \sqrt{1 - \beta^2}\,u + \beta\,\xi$ leaves a standard normal invariant, whatever the step $\beta$
+and the number of parameters. So it is accepted with probability
+$\min\{1, \pi(\theta')\varphi(u) / \pi(\theta)\varphi(u')\}$: almost always, up to $\beta = 1$, where the posterior is
+nearly normal, and particles forget their place in a few moves where a random walk needs some number times K (Cotter,
+Roberts, Stuart and White 2013 take the prior for the normal).
 
 A particle in a tail heavier than the normal's would hardly ever be let go. So each move is a random walk instead with
 probability 1/4.

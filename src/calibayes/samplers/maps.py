@@ -10,10 +10,10 @@ and covariance. What counts is how these are had from weights that are far from 
 
 - *moments*: the weighted ones, the weights flattened ($w^t$, t below one) until enough of them count, and the
   covariance shrunk towards the present map's;
-- *regression*, where weighted moments would need more particles than count: on normal u, for $\log w = a + \delta^\top u
-  - u^\top Q u / 2$, the averages of $\log w \cdot u$ and $-\log w \cdot uu^\top$ over all particles are $\delta$ and $Q$
-  (Stein's identity), so the row's precision is $I + Q$ and its mean $(I + Q)^{-1}\delta$. Q is shrunk by what noise
-  adds to its size.
+- *regression*, where weighted moments would need more particles than count: on normal u, for
+  $\log w = a + \delta^\top u - u^\top Q u / 2$, the averages of $\log w \cdot u$ and $-\log w \cdot uu^\top$ over all
+  particles (centred) are $\delta$ and $Q$ (Stein's identity), so the row's precision is $I + Q$ and its mean
+  $(I + Q)^{-1}\delta$. Q is shrunk by what noise adds to its size.
 """
 
 import equinox as eqx

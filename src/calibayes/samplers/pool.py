@@ -27,6 +27,7 @@ CREW = 20
 they share what is compiled."""
 _STAGE = 4.0
 _MOST_STAGES = 30
+_SOME_MATCH = 0.01
 _ROUNDS = 3
 R_HAT_LIMIT = 1.02
 
@@ -77,24 +78,34 @@ def move_pool(key: PRNGKeyArray, pool: Pool, eta: float) -> Pool:
     return _mixed(mix_key, pool.target, walkers.particles, eta)
 
 
-def _to_the_matching_eta(
-    key: PRNGKeyArray, target: Target, crew: Target, n_particles: int
-) -> tuple[Particles, float]:
-    """Up from the prior, by stages that quadruple eta, until it has passed the matching value; then to that value."""
+def _to_the_matching_eta(key: PRNGKeyArray, target: Target, crew: Target, n_particles: int) -> tuple[Particles, float]:
+    """Up from the prior, by stages that quadruple eta, until it has passed the matching value; then to that value.
+
+    Where the loss is a step function the posterior ends up on one step and no observation moves it any more: then to
+    where the match was best.
+    """
     walk_key, walkers = at_the_prior(key, crew, n_particles)
     keys = row_keys(walk_key, CREW)
     eta = _first_eta(walkers.particles)
+    best, closest = eta, 0.0
     for _ in range(_MOST_STAGES):
         walkers = climb_to(keys, crew, walkers, eta)
-        matching = float(matching_eta(target, walkers.particles, walkers.eta))
-        if matching <= eta:
-            eta = max(matching, eta / _STAGE)
-            return climb_to(keys, crew, walkers, eta).particles, eta
+        match = eta / float(matching_eta(target, walkers.particles, walkers.eta))
+        if match >= 1:
+            best = max(eta / match, eta / _STAGE)
+            break
+        if match > closest:
+            best, closest = eta, match
+        elif closest > _SOME_MATCH and eta > _STAGE**2 * best:
+            break
         eta *= _STAGE
-    raise RuntimeError(
-        f"the posterior does not follow the data, at no learning rate up to {eta:.3g}: does the loss depend on the "
-        "parameters? To start from a learning rate of your own, pass eta_init= with draws=."
-    )
+    else:
+        if closest <= _SOME_MATCH:
+            raise RuntimeError(
+                f"the posterior does not follow the data, at no learning rate up to {eta:.3g}: does the loss depend on "
+                "the parameters? To start from a learning rate of your own, pass eta_init= with draws=."
+            )
+    return climb_to(keys, crew, walkers, best).particles, best
 
 
 def _first_eta(particles: Particles) -> float:
@@ -132,5 +143,3 @@ def _mean(target: Target, particles: Particles) -> Float[Array, " K"]:
 def _pick(key: PRNGKeyArray, crew: Target, draws: Float[Array, "M K"], n_particles: int) -> Particles:
     picked = jax.random.choice(key, draws, (CREW, n_particles))
     return crew.evaluate(crew.coordinates.unconstrain(jnp.moveaxis(picked, -1, 0)))
-
-

@@ -137,9 +137,7 @@ class Transport(Sampler):
             concerns=tuple(state.pool.concerns),
         )
 
-    def mend(
-        self, target: Target, state: TransportState, on_step: Callable[[float], None]
-    ) -> TransportState:
+    def mend(self, target: Target, state: TransportState, on_step: Callable[[float], None]) -> TransportState:
         """The state with the rows sampled whose weights have failed."""
         failed = np.flatnonzero(failing(state.particles.log_weights) & ~state.repaired)
         if not self.repair or not len(failed):
@@ -208,9 +206,7 @@ def _finish(
 
 
 @eqx.filter_jit
-def _first_maps(
-    target: Target, base: Base, pool: Particles, eta: Float[Array, ""], ratio: Float[Array, ""]
-) -> Maps:
+def _first_maps(target: Target, base: Base, pool: Particles, eta: Float[Array, ""], ratio: Float[Array, ""]) -> Maps:
     """The pool's mean moved by the infinitesimal jackknife, its spread scaled to the row's number of observations."""
     moves = shifts(target, influences(target, pool, jnp.full(CREW, eta)))
     maps = _spread(base, target, ratio)
