@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from calibayes.functions import as_float
-from calibayes.particles import Particles, ess, mean, reweight
+from calibayes.particles import Particles, ess, mean, shift
 from calibayes.regions import Cloud, Point, Region
 from calibayes.samplers.base import Snapshot
 from calibayes.target import Target, log_density
@@ -28,7 +28,8 @@ from calibayes.target import Target, log_density
 _POINTS = 21
 _WIDEST = 0.6
 
-Estimate = Callable[[Particles, float], Float[Array, " K"]]
+PointsOf = Callable[[Particles, np.ndarray], Float[Array, "G K"]]
+"""The points to be covered at some learning rates, given particles on the data."""
 
 
 class Coverage(float):
@@ -143,20 +144,21 @@ def local_curve(
     snapshots: Iterable[Snapshot],
     eta: float,
     region: Region,
-    estimate: Estimate,
+    points_of: PointsOf,
     level: float,
     groups: int = 1,
 ) -> Curve:
     """The curve around `eta` from particles there, averaged over snapshots of them."""
     levels: list[np.ndarray] = []
     sizes: list[np.ndarray] = []
-    etas = np.empty(0)
+    etas, last = np.empty(0), None
     for data, rows in snapshots:
         if not levels:
             half_width = _half_width(rows, eta)
             etas = eta * np.exp(np.linspace(-half_width, half_width, _POINTS))
-        points = [estimate(shift(data, as_float(value - eta)), value) for value in etas]
-        at_etas, of_etas = _levels_on_grid(target, rows, as_float(etas - eta), as_float(etas), region, _stack(points))
+        if data is not last:
+            points, last = points_of(data, etas), data
+        at_etas, of_etas = _levels_on_grid(target, rows, as_float(etas - eta), as_float(etas), region, points)
         levels.append(np.asarray(at_etas)[:, 1:])
         sizes.append(np.asarray(of_etas))
     return Curve(etas, np.mean(levels, axis=0), np.mean(sizes, axis=0), level, groups, levels[0][_POINTS // 2])
@@ -175,7 +177,7 @@ def _levels_on_grid(
 
     def one(at):
         step, eta, point = at
-        weighted = _reweighted(particles, step)
+        weighted = shift(particles, step)
         return critical_levels(target, weighted, eta, region, point), jnp.median(ess(weighted.log_weights))
 
     return jax.lax.map(one, (steps, etas, points))
@@ -191,20 +193,6 @@ def critical_levels(
     drawn = target.constrained(particles)
     cloud = Cloud(drawn.theta, drawn.weights, log_density(drawn, jnp.full(target.n_rows, eta)))
     return region.critical_level(cloud, Point(point, jnp.where(jnp.isnan(density_at), -jnp.inf, density_at)))
-
-
-def _reweighted(particles: Particles, step: Float[Array, ""]) -> Particles:
-    steps = jnp.full(particles.risk.shape[0], step)
-    return particles.with_log_weights(reweight(particles.log_weights, particles.risk, steps))
-
-
-shift = jax.jit(_reweighted)
-"""Particles reweighted by a step of eta."""
-
-
-@jax.jit
-def _stack(points: list[Float[Array, " K"]]) -> Float[Array, "G K"]:
-    return jnp.stack(points)
 
 
 def _half_width(particles: Particles, eta: float) -> float:

@@ -18,10 +18,10 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from calibayes.audit import audit
-from calibayes.curve import Coverage, Curve, critical_levels, local_curve, shift
-from calibayes.estimate import point_estimate
+from calibayes.curve import Coverage, Curve, critical_levels, local_curve
+from calibayes.estimate import point_estimate, points_along
 from calibayes.functions import as_float
-from calibayes.particles import Particles, pool, quantile
+from calibayes.particles import Particles, pool, quantile, shift
 from calibayes.progress import LiveLine
 from calibayes.regions import Region
 from calibayes.result import Record
@@ -307,10 +307,12 @@ class Loop:
         return f"the sets still cover more than {self.level:g} at eta = {found.eta:.2g}: they do not shrink with eta"
 
     def _curve(self, found: Found, snapshots: Any) -> Curve:
-        moving = callable(self.estimate) or self.estimate == "mean"
-        point = self._point if moving else lambda *_: found.point
+        def points_of(data: Particles, etas: np.ndarray) -> Float[Array, "G K"]:
+            key = jax.random.fold_in(self.key, 1)
+            return points_along(self.estimate, key, self.target.row(0), data, found.eta, etas)
+
         groups = CREW if isinstance(self.sampler, Transport) else 1
-        return local_curve(self.target, snapshots, found.eta, self.region, point, self.level, groups)
+        return local_curve(self.target, snapshots, found.eta, self.region, points_of, self.level, groups)
 
     def _curve_and_data(self, found: Found, snapshots: int | None) -> tuple[Curve, Particles]:
         """The curve from snapshots of the particles, and those on the data, pooled."""

@@ -82,6 +82,13 @@ def reweight(log_weights: Float[Array, "B M"], risk: Float[Array, "B M"], step: 
     return normalise(_unnormalised(log_weights, risk, step))
 
 
+@jax.jit
+def shift(particles: Particles, step: Float[Array, ""]) -> Particles:
+    """Particles reweighted by one step of eta on every row."""
+    steps = jnp.full(particles.risk.shape[0], step)
+    return particles.with_log_weights(reweight(particles.log_weights, particles.risk, steps))
+
+
 def _unnormalised(log_weights, risk, step):
     # No weight where the risk is no number, in both directions: going down, minus infinity would be plus.
     alive = jnp.isfinite(risk)

@@ -72,4 +72,4 @@ class CrankNicolson(Kernel):
 
 
 def _share(probability: Float[Array, "B M"], where: Array) -> Float[Array, " B"]:
-    return jnp.where(where, probability, 0.0).sum(-1) / jnp.maximum(where.sum(-1), 1)
+    return jnp.where(where, probability, 0.0).sum(-1) / jnp.maximum(where.sum(-1, dtype=probability.dtype), 1)
