@@ -21,7 +21,12 @@ from calibayes.samplers.start import COARSE
 from calibayes.search import Bracket, RobbinsMonro, Search
 from calibayes.target import make_target
 
-SAMPLERS: dict[str, type[Sampler]] = {"auto": Transport, "transport": Transport, "smc": SMC, "mcmc": MCMC}
+SAMPLERS: dict[str, Callable[[], Sampler]] = {
+    "auto": lambda: Transport(audit=True),
+    "transport": Transport,
+    "smc": SMC,
+    "mcmc": MCMC,
+}
 _ROWS = 2_000
 _PAPER_ROWS = 500
 
@@ -71,7 +76,8 @@ def calibrate(
     """
     began = time.perf_counter()
     observations = check_data(model, data, names)
-    audited, sampler = sampler == "auto", _as_sampler(sampler)
+    sampler = _as_sampler(sampler)
+    audited = isinstance(sampler, Transport) and sampler.audit
     size = sampler.size(observations.dim)
     rows = check_counts(bootstrap, observations.n, _ROWS if isinstance(sampler, Transport) else _PAPER_ROWS)
     n_rows = rows.n_rows if isinstance(rows, Bootstrap) else len(rows)
@@ -153,7 +159,8 @@ def _as_sampler(sampler: str | Sampler) -> Sampler:
         return sampler
     if sampler not in SAMPLERS:
         raise ValueError(
-            f"sampler must be one of {', '.join(SAMPLERS)}, or a Transport(...), SMC(...) or MCMC(...); got {sampler!r}."
+            f"sampler must be one of {', '.join(SAMPLERS)}, or a Transport(...), SMC(...) or MCMC(...); "
+            f"got {sampler!r}."
         )
     return SAMPLERS[sampler]()
 

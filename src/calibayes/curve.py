@@ -22,10 +22,11 @@ from jaxtyping import Array, Float
 from calibayes.functions import as_float
 from calibayes.particles import Particles, ess, mean, shift
 from calibayes.regions import Cloud, Point, Region
-from calibayes.samplers.base import Snapshot
 from calibayes.target import Target, log_density
 
-_POINTS = 21
+POINTS = 15
+FEW_POINTS = 7
+"""On the grid of a curve that is only searched by."""
 _WIDEST = 0.6
 
 PointsOf = Callable[[Particles, np.ndarray], Float[Array, "G K"]]
@@ -141,27 +142,28 @@ class Curve(eqx.Module):
 
 def local_curve(
     target: Target,
-    snapshots: Iterable[Snapshot],
+    snapshots: Iterable[tuple[Particles, Particles]],
     eta: float,
     region: Region,
     points_of: PointsOf,
     level: float,
     groups: int = 1,
+    n_points: int = POINTS,
 ) -> Curve:
-    """The curve around `eta` from particles there, averaged over snapshots of them."""
+    """The curve around `eta` from particles there, on the data and on every row; averaged over snapshots of them."""
     levels: list[np.ndarray] = []
     sizes: list[np.ndarray] = []
     etas, last = np.empty(0), None
     for data, rows in snapshots:
         if not levels:
             half_width = _half_width(rows, eta)
-            etas = eta * np.exp(np.linspace(-half_width, half_width, _POINTS))
+            etas = eta * np.exp(np.linspace(-half_width, half_width, n_points))
         if data is not last:
             points, last = points_of(data, etas), data
         at_etas, of_etas = _levels_on_grid(target, rows, as_float(etas - eta), as_float(etas), region, points)
         levels.append(np.asarray(at_etas)[:, 1:])
         sizes.append(np.asarray(of_etas))
-    return Curve(etas, np.mean(levels, axis=0), np.mean(sizes, axis=0), level, groups, levels[0][_POINTS // 2])
+    return Curve(etas, np.mean(levels, axis=0), np.mean(sizes, axis=0), level, groups, levels[0][n_points // 2])
 
 
 @eqx.filter_jit

@@ -49,7 +49,7 @@ def points_along(
 ) -> Float[Array, "G K"]:
     """The estimate at learning rates around `eta`, where the particles are, by reweighting them.
 
-    An optimum is found once, at `eta`: that of the risk does not move, and a mode hardly, over the width of a posterior.
+    An optimum is found once, at `eta`: that of the risk does not move, and a mode hardly.
     """
     if estimate == "mean":
         return _means(target.constrained(particles), as_float(etas - eta))

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from calibayes.audit import audit
-from calibayes.curve import Coverage, Curve, critical_levels, local_curve
+from calibayes.curve import FEW_POINTS, POINTS, Coverage, Curve, critical_levels, local_curve
 from calibayes.estimate import point_estimate, points_along
 from calibayes.functions import as_float
 from calibayes.particles import Particles, pool, quantile, shift
@@ -136,7 +136,9 @@ class Loop:
         self.target = self.start.target
         _require_resolution(self.target.constrained(self.start.particles))
         live.phase("start: bootstrap rows")
-        eta = self.start.eta if self.eta is None else self.eta
+        eta = self.eta
+        if eta is None:
+            eta = self.sampler.guess(self.target, self.start, self.region, self.level)
         state = self.sampler.init(init_key, self.target, self.start, eta)
         if isinstance(self.search, Bracket):
             return self._solve(state, eta, self.search, self.max_iterations, live)
@@ -182,14 +184,16 @@ class Loop:
             if record:
                 self._record(found, live)
             live.phase("coverage curve")
-            answer, near = self._reading(found, search.closeness, 1)
+            answer, near = self._reading(found, search.closeness, rough=True)
             if near:
-                live.phase("rows whose weights failed")
+                live.phase("maps, and rows whose weights fail")
                 mended = self.sampler.mend(self.target, state, live.share)
                 if mended is not state:
                     found = self._assess(mended, eta)
+                    if record:
+                        self._record(found, live)
                 live.phase("coverage curve")
-                answer, near = self._reading(found, 2 * search.closeness, None)
+                answer, near = self._reading(found, 2 * search.closeness, rough=False)
                 if near:
                     return self._answer(found, answer)
             searching = _update(search, searching, as_float(float(found.coverage)), as_float(self.level))
@@ -208,9 +212,9 @@ class Loop:
         found.outcome = f"eta had not settled after {limit} iterations"
         return found
 
-    def _reading(self, found: Found, closeness: float, snapshots: int | None) -> tuple[float, bool]:
-        """Eta by the curve around the particles, of some snapshots or all; and whether it is near to where they are."""
-        found.curve, found.particles = self._curve_and_data(found, snapshots)
+    def _reading(self, found: Found, closeness: float, rough: bool) -> tuple[float, bool]:
+        """Eta by the curve around the particles, from one snapshot or all; and whether it is near to where they are."""
+        found.curve, found.particles = self._curve_and_data(found, rough)
         self.best = found
         answer = found.curve.eta_hat()
         reach = np.log(found.curve.etas[-1] / found.eta)
@@ -306,25 +310,34 @@ class Loop:
             )
         return f"the sets still cover more than {self.level:g} at eta = {found.eta:.2g}: they do not shrink with eta"
 
-    def _curve(self, found: Found, snapshots: Any) -> Curve:
+    def _curve(self, found: Found, snapshots: Any, rough: bool = False) -> Curve:
         def points_of(data: Particles, etas: np.ndarray) -> Float[Array, "G K"]:
             key = jax.random.fold_in(self.key, 1)
             return points_along(self.estimate, key, self.target.row(0), data, found.eta, etas)
 
         groups = CREW if isinstance(self.sampler, Transport) else 1
-        return local_curve(self.target, snapshots, found.eta, self.region, points_of, self.level, groups)
+        return local_curve(
+            self.target,
+            snapshots,
+            found.eta,
+            self.region,
+            points_of,
+            self.level,
+            groups,
+            FEW_POINTS if rough else POINTS,
+        )
 
-    def _curve_and_data(self, found: Found, snapshots: int | None) -> tuple[Curve, Particles]:
+    def _curve_and_data(self, found: Found, rough: bool) -> tuple[Curve, Particles]:
         """The curve from snapshots of the particles, and those on the data, pooled."""
         data: list[Particles] = []
 
         def tapped() -> Iterator[Snapshot]:
-            for snapshot in islice(self.sampler.snapshots(self.target, found.state), snapshots):
+            for snapshot in islice(self.sampler.snapshots(self.target, found.state), 1 if rough else None):
                 if not data or snapshot.data is not data[-1]:
                     data.append(snapshot.data)
                 yield snapshot
 
-        curve = self._curve(found, tapped())
+        curve = self._curve(found, tapped(), rough)
         return curve, pool(data)
 
     def _record(self, found: Found, live: LiveLine) -> None:

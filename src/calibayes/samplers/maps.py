@@ -9,11 +9,11 @@ the map is affine, so its Jacobian is the same for all m and cancels. A refit mo
 and covariance. What counts is how these are had from weights that are far from even:
 
 - *moments*: the weighted ones, the weights flattened ($w^t$, t below one) until enough of them count, and the
-  covariance shrunk towards the present map's;
+  covariance shrunk towards the present map's by what noise adds to their distance;
 - *regression*, where weighted moments would need more particles than count: on normal u, for
   $\log w = a + \delta^\top u - u^\top Q u / 2$, the averages of $\log w \cdot u$ and $-\log w \cdot uu^\top$ over all
   particles (centred) are $\delta$ and $Q$ (Stein's identity), so the row's precision is $I + Q$ and its mean
-  $(I + Q)^{-1}\delta$. Q is shrunk by what noise adds to its size.
+  $(I + Q)^{-1}\delta$. Q is shrunk likewise.
 """
 
 import equinox as eqx
@@ -38,8 +38,9 @@ _ENOUGH = 25
 """Effective particles a parameter, for weighted moments to be trusted."""
 _FEW_PARAMETERS = 0.1
 """Moments alone, if that is less than this share of all particles."""
-_COST = 0.4
-"""What a wider map may cost: 1 - _COST^2 / 2 of the effective size, for a normal posterior."""
+_WIDER = 0.8
+"""What is added to a map's variances for one parameter. Less for more: by chance a particle of many coordinates is in
+some tail anyway, and width costs effective size in every one of them."""
 _STRETCH = 4.0
 """No refit widens or narrows a direction by more, in variance."""
 _LOWEST = 30.0
@@ -120,7 +121,7 @@ def refit(base: Base, maps: Maps, log_weights: Float[Array, "B M"]) -> Maps:
     moved = maps.centre + (maps.root * step.T[:, None, :]).sum(-1).T
     # A little wider than fits: weights are unbounded where a map's tails are lighter than the row's, and an estimate
     # of the mass there is too low more often than not.
-    wider = (1 / (1 - _COST / dim**0.5)) ** 0.5
+    wider = (1 + _WIDER / dim**1.25) ** 0.5
     return Maps(moved, wider * maps.root @ factor(spread))
 
 
@@ -138,10 +139,16 @@ def _moments(u: Float[Array, "K B M"], log_weights: Float[Array, "B M"], enough:
     flattened, _ = jax.lax.fori_loop(0, _HALVINGS, halve, (zero, zero + 1))
     power = jnp.where(ess(log_weights) >= enough, 1.0, flattened)
     weights = normalise(jnp.where(jnp.isfinite(log_weights), power[:, None] * finite, -jnp.inf))
-    dim = len(u)
-    share = (dim / (ess(weights) + dim))[:, None, None]
-    spread = (1 - share) * covariance(u, jnp.exp(weights)) + share * jnp.eye(dim)[None]
-    return mean(u, jnp.exp(weights)), spread
+    return mean(u, jnp.exp(weights)), _shrunk(covariance(u, jnp.exp(weights)), 1 / ess(weights))
+
+
+def _shrunk(matrix: Float[Array, "B K K"], variance: Float[Array, " B"]) -> Float[Array, "B K K"]:
+    """Matrices drawn towards one by what noise adds to their distance from it, given its variance (James-Stein)."""
+    dim = matrix.shape[-1]
+    eye = jnp.eye(dim)[None]
+    distance = jnp.square(matrix - eye).sum((-1, -2))
+    kept = jnp.clip(1 - dim * (dim + 1) * variance / jnp.where(distance > 0, distance, 1.0), 0.0, 1.0)
+    return eye + kept[:, None, None] * (matrix - eye)
 
 
 def _regression(u: Float[Array, "K B M"], log_weights: Float[Array, "B M"]):
@@ -152,11 +159,7 @@ def _regression(u: Float[Array, "K B M"], log_weights: Float[Array, "B M"]):
     value = value - value.mean(-1, keepdims=True)
     slope = (u * value[None]).mean(-1)
     rest = value - (slope[:, :, None] * u).sum(0)
-    curvature = -products(u, rest / size)
-    noise = jnp.square(rest).mean(-1) * (dim + 1) / size
-    signal = jnp.square(curvature).sum((-1, -2)) / dim
-    kept = jnp.clip(1 - noise / jnp.where(signal > 0, signal, 1.0), 0.0, 1.0)
-    precision = jnp.eye(dim)[None] + kept[:, None, None] * curvature
+    precision = _shrunk(jnp.eye(dim)[None] - products(u, rest / size), jnp.square(rest).mean(-1) / size)
     values, vectors = jnp.linalg.eigh(jnp.where(jnp.isfinite(precision), precision, jnp.eye(dim)[None]))
     variances = 1 / jnp.clip(values, 1 / _STRETCH, _STRETCH)
     spread = (vectors * variances[:, None, :]) @ jnp.swapaxes(vectors, -1, -2)

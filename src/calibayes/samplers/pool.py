@@ -25,8 +25,8 @@ from calibayes.target import Target, evaluate
 CREW = 20
 """Rows that are sampled at once where a few are: the populations of a pool, an audit, a repair. One shape, so that
 they share what is compiled."""
-_STAGE = 4.0
-_MOST_STAGES = 30
+_STAGE = 16.0
+_MOST_STAGES = 20
 _SOME_MATCH = 0.01
 _ROUNDS = 3
 R_HAT_LIMIT = 1.02
@@ -79,7 +79,7 @@ def move_pool(key: PRNGKeyArray, pool: Pool, eta: float) -> Pool:
 
 
 def _to_the_matching_eta(key: PRNGKeyArray, target: Target, crew: Target, n_particles: int) -> tuple[Particles, float]:
-    """Up from the prior, by stages that quadruple eta, until it has passed the matching value; then to that value.
+    """Up from the prior until eta is within a factor of two of the matching value; then to that value.
 
     Where the loss is a step function the posterior ends up on one step and no observation moves it any more: then to
     where the match was best.
@@ -90,21 +90,20 @@ def _to_the_matching_eta(key: PRNGKeyArray, target: Target, crew: Target, n_part
     best, closest = eta, 0.0
     for _ in range(_MOST_STAGES):
         walkers = climb_to(keys, crew, walkers, eta)
-        match = eta / float(matching_eta(target, walkers.particles, walkers.eta))
-        if match >= 1:
-            best = max(eta / match, eta / _STAGE)
-            break
+        matching = float(matching_eta(target, walkers.particles, walkers.eta))
+        match = min(eta / matching, matching / eta)
         if match > closest:
             best, closest = eta, match
-        elif closest > _SOME_MATCH and eta > _STAGE**2 * best:
+        if match > 0.5:
+            return climb_to(keys, crew, walkers, matching).particles, matching
+        if closest > _SOME_MATCH and eta > _STAGE * best:
             break
-        eta *= _STAGE
-    else:
-        if closest <= _SOME_MATCH:
-            raise RuntimeError(
-                f"the posterior does not follow the data, at no learning rate up to {eta:.3g}: does the loss depend on "
-                "the parameters? To start from a learning rate of your own, pass eta_init= with draws=."
-            )
+        eta = min(matching, _STAGE * eta)
+    if closest <= _SOME_MATCH:
+        raise RuntimeError(
+            f"the posterior does not follow the data, at no learning rate up to {eta:.3g}: does the loss depend on the "
+            "parameters? To start from a learning rate of your own, pass eta_init= with draws=."
+        )
     return climb_to(keys, crew, walkers, best).particles, best
 
 

@@ -34,7 +34,7 @@ _CHUNK = 16
 _LOOK_EVERY = 4
 _MOST_RUNGS = 2_000
 
-COARSE = Ladder(CrankNicolson(), ess_target=0.5, resample_below=1.0, n_moves=6, resampling="stratified")
+COARSE = Ladder(CrankNicolson(), ess_target=0.5, resample_below=1.0, n_moves=4, resampling="stratified")
 """Rungs that halve the effective size, each followed by a resampling, so that weights are always equal, and enough
 moves to spread again."""
 

@@ -1,9 +1,10 @@
 """The posterior on the data, carried to every row by a map and corrected by weights.
 
 A pool of draws on the data is all that is sampled. Each row's first map is the infinitesimal jackknife's
-(`calibayes.sandwich`), with the pool's own spread; two or three evaluations of the risk fit it (`maps.py`). Rows take
-the pool's populations in turn, so that they do not all share one Monte Carlo error. At another learning rate the maps
-are fitted from the pool anew: what is found there does not depend on where the search came from.
+(`calibayes.sandwich`), with the pool's own spread: good enough to search by, where most of its weights count. Two or
+three evaluations of the risk fit it (`maps.py`) where the search ends. Rows take the pool's populations in turn, so
+that they do not all share one Monte Carlo error. At another learning rate the maps are made from the pool anew: what
+is found there does not depend on where the search came from.
 
 Weights tell when a map fails on a row (effective size, Pareto k). Such rows are finished by ASMC*: particles spread to
 twice the map's width, weighted for a quarter of eta, climb from there. What weights cannot tell, a mode or a bound
@@ -19,10 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from calibayes.curve import Curve
 from calibayes.diagnostics import pareto_k, pareto_k_limit
 from calibayes.functions import as_float
 from calibayes.noise import row_keys
-from calibayes.particles import Particles, choose, ess
+from calibayes.particles import Particles, choose, ess, inverse_factor, normalise, transform
+from calibayes.regions import Cloud, Point, Region
 from calibayes.samplers.asmc import start_walking
 from calibayes.samplers.base import Reach, Sampler, Snapshot
 from calibayes.samplers.maps import Base, Maps, refit, weigh
@@ -33,15 +36,28 @@ from calibayes.target import Target
 
 _GOOD = 0.8
 _MOSTLY = 0.95
-"""Maps are good enough when this share of rows has that share of its particles' effective size."""
+"""Maps are fitted well when this share of rows has that share of its particles' effective size."""
+_FAIR = 0.4
+"""They will do to search by when half of the rows have this one."""
 _LOW_ESS = 0.1
-_OCTAVE = 2.0
+_STEP = 2.5
+"""The pool follows eta by powers of this: maps scale it over less than half a step."""
 _BROADER = 4.0
 
 _SNAPSHOTS = 3
+_GUESSES = 16.0
+_GUESS_DRAWS = 200
 
 _ess = jax.jit(ess)
 _choose = jax.jit(choose)
+
+
+class Carried(NamedTuple):
+    """The pool on every row by some maps, weighted there."""
+
+    maps: Maps
+    particles: Particles
+    ess: Float[Array, " B"]
 
 
 class TransportState(NamedTuple):
@@ -51,26 +67,34 @@ class TransportState(NamedTuple):
     home: float
     """The learning rate the pool was first drawn at."""
     eta: float
-    particles: Particles
+    base: Base
     data: Particles
     """The pool at `eta`, as one row."""
-    maps: Maps
+    last: Carried
+    best: Carried
     key: PRNGKeyArray
     evaluations: int
+    fitted: bool
     repaired: Bool[np.ndarray, " B"]
     unmixed: Bool[np.ndarray, " B"]
+
+    @property
+    def particles(self) -> Particles:
+        return self.best.particles
 
 
 class Transport(Sampler):
     """Importance sampling through maps fitted row by row.
 
     `n_particles` a row, unless told the larger of 1,000 and 40 a parameter, from a pool of 20 times as many on the
-    data. A row whose weights fail is sampled instead, if `repair`.
+    data. A row whose weights fail is sampled instead, if `repair`. With `audit`, as in `sampler="auto"`, an independent
+    sampler checks some rows at the end, and takes over if they are wrong.
     """
 
     n_particles: int | None = eqx.field(static=True, default=None)
     max_evaluations: int = eqx.field(static=True, default=3)
     repair: bool = eqx.field(static=True, default=True)
+    audit: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
         if self.max_evaluations < 1:
@@ -83,6 +107,13 @@ class Transport(Sampler):
         start = None if draws is None else (draws, 1.0 if eta is None else eta)
         return draw_pool(key, target, self.size(target.dim), start)
 
+    def guess(self, target: Target, start: Pool, region: Region, level: float) -> float:
+        """Where the sets would cover at `level`, were every row's posterior the pool's, moved by the jackknife."""
+        etas = start.eta * np.geomspace(1 / _GUESSES, _GUESSES, 9)
+        levels = _guessed_levels(target, start.particles, as_float(start.eta), as_float(etas), region)
+        guess = Curve(etas, np.asarray(levels)[:, 1:], np.ones(len(etas)), level).eta_hat()
+        return guess if etas[0] < guess < etas[-1] else start.eta
+
     def init(self, key: PRNGKeyArray, target: Target, start: Pool, eta: float) -> TransportState:
         return self._carry(key, target, start, start.eta, eta)
 
@@ -92,24 +123,28 @@ class Transport(Sampler):
         return self._carry(state.key, target, state.pool, state.home, eta)
 
     def _carry(self, key: PRNGKeyArray, target: Target, pool: Pool, home: float, eta: float) -> TransportState:
-        """The pool on every row at `eta`."""
+        """The pool on every row at `eta`, by maps that will do to search by."""
         pool = _follow(key, pool, home, eta)
         at, ratio = as_float(eta), as_float(pool.eta / eta)
         base = Base.of(pool.particles, as_float(pool.eta))
         crew = target.rows(jnp.zeros(CREW, int))
         data, _ = weigh(crew, base, _spread(base, crew, ratio), at)
-        best = last = _carried(target, base, _first_maps(target, base, pool.particles, as_float(pool.eta), ratio), at)
-        good = _GOOD * last.particles.risk.shape[-1]
-        evaluations = 1
-        while evaluations < self.max_evaluations and (np.asarray(best.ess) >= good).mean() < _MOSTLY:
-            maps = refit(base, last.maps, last.particles.log_weights)
-            # Weights of the particles that a map was fitted to would flatter it: another population has its turn.
-            base = base.turned()
-            last = _carried(target, base, maps, at)
+        maps = _first_maps(target, base, pool.particles, as_float(pool.eta), ratio)
+        first = Carried(maps, *weigh(target, base, maps, at))
+        none = np.zeros(target.n_rows, bool)
+        state = TransportState(pool, home, eta, base, data.flat(), first, first, key, 1, False, none, none)
+        return self._fit(target, state, _FAIR, 0.5)
+
+    def _fit(self, target: Target, state: TransportState, wanted: float, share: float) -> TransportState:
+        """The maps fitted on, until a share of rows has an effective size of so much of its particles."""
+        last, best, evaluations = state.last, state.best, state.evaluations
+        wanted = wanted * last.particles.risk.shape[-1]
+        while evaluations < self.max_evaluations and (np.asarray(best.ess) >= wanted).mean() < share:
+            maps = refit(state.base, last.maps, last.particles.log_weights)
+            last = Carried(maps, *weigh(target, state.base, maps, as_float(state.eta)))
             best = _better(last, best)
             evaluations += 1
-        none = np.zeros(target.n_rows, bool)
-        return TransportState(pool, home, eta, best.particles, data.flat(), best.maps, key, evaluations, none, none)
+        return state._replace(last=last, best=best, evaluations=evaluations)
 
     def data(self, state: TransportState) -> Particles:
         return state.data
@@ -117,13 +152,11 @@ class Transport(Sampler):
     def snapshots(self, target: Target, state: TransportState) -> Iterator[Snapshot]:
         """The same maps with one population after another; repaired rows have but one."""
         yield Snapshot(state.data, state.particles)
-        base = Base.of(state.pool.particles, as_float(state.pool.eta))
-        for _ in range(state.evaluations):
-            base = base.turned()
+        base = state.base
         for _ in range(_SNAPSHOTS - 1):
-            particles, _ = weigh(target, base, state.maps, as_float(state.eta))
-            yield Snapshot(state.data, _choose(jnp.asarray(state.repaired), state.particles, particles))
             base = base.turned()
+            particles, _ = weigh(target, base, state.best.maps, as_float(state.eta))
+            yield Snapshot(state.data, _choose(jnp.asarray(state.repaired), state.particles, particles))
 
     def reach(self, state: TransportState, eta: float) -> Reach:
         return Reach(
@@ -138,7 +171,9 @@ class Transport(Sampler):
         )
 
     def mend(self, target: Target, state: TransportState, on_step: Callable[[float], None]) -> TransportState:
-        """The state with the rows sampled whose weights have failed."""
+        """The state with its maps fitted, and the rows sampled whose weights fail even so."""
+        if not state.fitted:
+            state = self._fit(target, state, _GOOD, _MOSTLY)._replace(fitted=True)
         failed = np.flatnonzero(failing(state.particles.log_weights) & ~state.repaired)
         if not self.repair or not len(failed):
             return state
@@ -147,25 +182,13 @@ class Transport(Sampler):
             rows = failed[start : start + CREW]
             some = jnp.asarray(np.resize(rows, CREW))
             key = jax.random.fold_in(state.key, int(rows[0]))
-            sampled, settled = _finish(key, target.rows(some), _some_maps(state.maps, some), state)
+            sampled, settled = _finish(key, target.rows(some), _some_maps(state.best.maps, some), state)
             particles = particles.with_rows(some[: len(rows)], sampled.rows(jnp.arange(len(rows))))
             unmixed[rows] = ~settled[: len(rows)]
             on_step((start + len(rows)) / len(failed))
         repaired = state.repaired.copy()
         repaired[failed] = True
-        return state._replace(particles=particles, repaired=repaired, unmixed=unmixed)
-
-
-class _Carried(NamedTuple):
-    """The pool on every row by some maps, weighted there."""
-
-    maps: Maps
-    particles: Particles
-    ess: Float[Array, " B"]
-
-
-def _carried(target: Target, base: Base, maps: Maps, eta: Float[Array, ""]) -> _Carried:
-    return _Carried(maps, *weigh(target, base, maps, eta))
+        return state._replace(best=state.best._replace(particles=particles), repaired=repaired, unmixed=unmixed)
 
 
 def failing(log_weights: Float[Array, "B M"]) -> Bool[np.ndarray, " B"]:
@@ -177,12 +200,12 @@ def failing(log_weights: Float[Array, "B M"]) -> Bool[np.ndarray, " B"]:
 
 
 def _follow(key: PRNGKeyArray, pool: Pool, home: float, eta: float) -> Pool:
-    """The pool within half an octave of eta, by whole octaves from home: where it is does not depend on the path."""
-    wanted = round(float(np.log(eta / home) / np.log(_OCTAVE)))
-    octave = round(float(np.log(pool.eta / home) / np.log(_OCTAVE)))
-    while octave != wanted:
-        octave += 1 if wanted > octave else -1
-        pool = move_pool(jax.random.fold_in(jax.random.fold_in(key, 1), octave % 2**32), pool, home * _OCTAVE**octave)
+    """The pool within half a step of eta, by whole steps from home: where it is does not depend on the path."""
+    wanted = round(float(np.log(eta / home) / np.log(_STEP)))
+    step = round(float(np.log(pool.eta / home) / np.log(_STEP)))
+    while step != wanted:
+        step += 1 if wanted > step else -1
+        pool = move_pool(jax.random.fold_in(jax.random.fold_in(key, 1), step % 2**32), pool, home * _STEP**step)
     return pool
 
 
@@ -224,13 +247,35 @@ def _spread(base: Base, target: Target, ratio: Float[Array, ""]) -> Maps:
 
 
 @eqx.filter_jit
-def _better(new: _Carried, old: _Carried) -> _Carried:
+def _guessed_levels(
+    target: Target, pool: Particles, eta: Float[Array, ""], etas: Float[Array, " G"], region: Region
+) -> Float[Array, "G B"]:
+    """Critical levels of the data's centre, from the pool moved and scaled; no risk is evaluated."""
+    few = jax.tree.map(lambda leaf: leaf[..., :_GUESS_DRAWS], pool)
+    base = Base.of(few.with_log_weights(normalise(few.log_weights)), eta)
+    maps = _first_maps(target, base, pool, eta, jnp.ones(()))
+    u, _ = base.on_rows(target.n_rows)
+    weights = jnp.full(u.shape[1:], 1 / u.shape[-1])
+    centre = maps.centre[:, :1]
+    away = transform(inverse_factor(maps.root), (centre - maps.centre)[:, :, None])
+    point = target.coordinates.constrain(centre)[:, 0]
+
+    def at(ratio: Float[Array, ""]) -> Float[Array, " B"]:
+        theta = target.coordinates.constrain(maps.centre[:, :, None] + transform(maps.root, u) / jnp.sqrt(ratio))
+        cloud = Cloud(theta, weights, -0.5 * jnp.square(u).sum(0))
+        return region.critical_level(cloud, Point(point, -0.5 * ratio * jnp.square(away).sum(0)[:, 0]))
+
+    return jax.lax.map(at, etas / eta)
+
+
+@eqx.filter_jit
+def _better(new: Carried, old: Carried) -> Carried:
     """On each row the new, unless it clearly failed.
 
     Not the larger effective size: that would pick the weights that happened to miss a tail.
     """
     where = new.ess > 0.5 * old.ess
-    return _Carried(
+    return Carried(
         new.maps.where(where, old.maps),
         choose(where, new.particles, old.particles),
         jnp.where(where, new.ess, old.ess),
