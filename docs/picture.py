@@ -13,7 +13,9 @@ BEFORE, AFTER, INK = "#b0563a", "#20639b", "#333333"
 
 def main(path: str = "docs/picture.png") -> None:
     model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-    result = cb.calibrate(model, cb.datasets.median_regression(100, seed=0), seed=0, names=["intercept", "slope"])
+    data = cb.datasets.median_regression(100, seed=0)
+    # From eta 1, so that the trace begins with the uncalibrated posterior.
+    result = cb.calibrate(model, data, eta_init=1.0, seed=0, names=["intercept", "slope"])
     plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.2, 3.1), width_ratios=[1.25, 1], layout="constrained")
     draw_coverage(left, result)
@@ -23,13 +25,8 @@ def main(path: str = "docs/picture.png") -> None:
 
 def draw_coverage(axes: plt.Axes, result: cb.Result) -> None:
     curve = result.curve
-    coverage = curve.coverage()
-    error = np.sqrt(coverage * (1 - coverage) / result.coverage.n_rows)
-    axes.fill_between(
-        curve.etas, coverage - 2 * error, np.minimum(coverage + 2 * error, 1), color=AFTER, alpha=0.15, lw=0
-    )
-    axes.plot(curve.etas, coverage, color=AFTER, lw=1.5)
-    axes.plot(*np.array([(r.eta, r.coverage) for r in result.trace]).T, ".", color=INK, ms=5, label="search")
+    axes.fill_between(curve.etas, *curve.band().T, color=AFTER, alpha=0.15, lw=0)
+    axes.plot(curve.etas, curve.coverage(), color=AFTER, lw=1.5)
     axes.axhline(result.level, color=INK, lw=0.8, ls=":")
     axes.axvspan(result.eta - result.eta_se, result.eta + result.eta_se, color=AFTER, alpha=0.12, lw=0)
     axes.plot(result.eta, result.level, "o", color=AFTER, ms=7)

@@ -21,13 +21,14 @@ from calibayes.audit import audit
 from calibayes.curve import FEW_POINTS, POINTS, Coverage, Curve, critical_levels, local_curve
 from calibayes.estimate import point_estimate, points_along
 from calibayes.functions import as_float
+from calibayes.guess import first_eta
 from calibayes.particles import Particles, pool, quantile, shift
 from calibayes.progress import LiveLine
 from calibayes.regions import Region
 from calibayes.result import Record
 from calibayes.samplers import Transport
 from calibayes.samplers.base import Reach, Sampler, Snapshot
-from calibayes.samplers.pool import CREW
+from calibayes.samplers.pool import CREW, Pool
 from calibayes.search import Bracket, Search
 from calibayes.target import Target
 
@@ -138,7 +139,8 @@ class Loop:
         live.phase("start: bootstrap rows")
         eta = self.eta
         if eta is None:
-            eta = self.sampler.guess(self.target, self.start, self.region, self.level)
+            pooled = isinstance(self.start, Pool)
+            eta = first_eta(self.target, self.start, self.region, self.level) if pooled else self.start.eta
         state = self.sampler.init(init_key, self.target, self.start, eta)
         if isinstance(self.search, Bracket):
             return self._solve(state, eta, self.search, self.max_iterations, live)
@@ -304,8 +306,8 @@ class Loop:
         most = max(self.trace, key=lambda record: record.coverage)
         if found.coverage < self.level:
             return (
-                f"no learning rate from {found.eta:.2g} up covers at {self.level:g}: the sets cover {most.coverage:.3f} "
-                f"at most, at eta = {most.eta:.3g}. The estimate may lie where the posterior has no mass: try "
+                f"no learning rate from {found.eta:.2g} up covers at {self.level:g}: the sets cover "
+                f"{most.coverage:.3f} at most, at eta = {most.eta:.3g}. The estimate may lie where the posterior has no mass: try "
                 'estimate="mode", or another region'
             )
         return f"the sets still cover more than {self.level:g} at eta = {found.eta:.2g}: they do not shrink with eta"

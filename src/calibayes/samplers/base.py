@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from calibayes.particles import Particles
-from calibayes.regions import Region
 from calibayes.samplers.start import pilot
 from calibayes.target import Target
 
@@ -56,10 +55,6 @@ class Sampler(eqx.Module):
     def begin(self, key: PRNGKeyArray, target: Target, eta: float | None, draws: Float[Array, "M K"] | None) -> Any:
         """Draws on the data to start from: `target` with its reference among them, `particles`, and their `eta`."""
         return pilot(key, target, 1.0 if eta is None else eta, max(self.size(target.dim), 1000), draws)
-
-    def guess(self, target: Target, start: Any, region: Region, level: float) -> float:
-        """Where to look first."""
-        return start.eta
 
     @abstractmethod
     def init(self, key: PRNGKeyArray, target: Target, start: Any, eta: float) -> Any:

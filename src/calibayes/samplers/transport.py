@@ -20,12 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from calibayes.curve import Curve
 from calibayes.diagnostics import pareto_k, pareto_k_limit
 from calibayes.functions import as_float
 from calibayes.noise import row_keys
-from calibayes.particles import Particles, choose, ess, inverse_factor, normalise, transform
-from calibayes.regions import Cloud, Point, Region
+from calibayes.particles import Particles, choose, ess
 from calibayes.samplers.asmc import start_walking
 from calibayes.samplers.base import Reach, Sampler, Snapshot
 from calibayes.samplers.maps import Base, Maps, refit, weigh
@@ -45,8 +43,6 @@ _STEP = 2.5
 _BROADER = 4.0
 
 _SNAPSHOTS = 3
-_GUESSES = 16.0
-_GUESS_DRAWS = 200
 
 _ess = jax.jit(ess)
 _choose = jax.jit(choose)
@@ -107,13 +103,6 @@ class Transport(Sampler):
         start = None if draws is None else (draws, 1.0 if eta is None else eta)
         return draw_pool(key, target, self.size(target.dim), start)
 
-    def guess(self, target: Target, start: Pool, region: Region, level: float) -> float:
-        """Where the sets would cover at `level`, were every row's posterior the pool's, moved by the jackknife."""
-        etas = start.eta * np.geomspace(1 / _GUESSES, _GUESSES, 9)
-        levels = _guessed_levels(target, start.particles, as_float(start.eta), as_float(etas), region)
-        guess = Curve(etas, np.asarray(levels)[:, 1:], np.ones(len(etas)), level).eta_hat()
-        return guess if etas[0] < guess < etas[-1] else start.eta
-
     def init(self, key: PRNGKeyArray, target: Target, start: Pool, eta: float) -> TransportState:
         return self._carry(key, target, start, start.eta, eta)
 
@@ -129,7 +118,7 @@ class Transport(Sampler):
         base = Base.of(pool.particles, as_float(pool.eta))
         crew = target.rows(jnp.zeros(CREW, int))
         data, _ = weigh(crew, base, _spread(base, crew, ratio), at)
-        maps = _first_maps(target, base, pool.particles, as_float(pool.eta), ratio)
+        maps = first_maps(target, base, pool.particles, as_float(pool.eta), ratio)
         first = Carried(maps, *weigh(target, base, maps, at))
         none = np.zeros(target.n_rows, bool)
         state = TransportState(pool, home, eta, base, data.flat(), first, first, key, 1, False, none, none)
@@ -229,7 +218,7 @@ def _finish(
 
 
 @eqx.filter_jit
-def _first_maps(target: Target, base: Base, pool: Particles, eta: Float[Array, ""], ratio: Float[Array, ""]) -> Maps:
+def first_maps(target: Target, base: Base, pool: Particles, eta: Float[Array, ""], ratio: Float[Array, ""]) -> Maps:
     """The pool's mean moved by the infinitesimal jackknife, its spread scaled to the row's number of observations."""
     moves = shifts(target, influences(target, pool, jnp.full(CREW, eta)))
     maps = _spread(base, target, ratio)
@@ -244,28 +233,6 @@ def _spread(base: Base, target: Target, ratio: Float[Array, ""]) -> Maps:
     width = jnp.sqrt(ratio * n / totals)
     centre = jnp.broadcast_to(base.centre[:, None], (target.dim, target.n_rows))
     return Maps(centre, width[:, None, None] * base.root[None])
-
-
-@eqx.filter_jit
-def _guessed_levels(
-    target: Target, pool: Particles, eta: Float[Array, ""], etas: Float[Array, " G"], region: Region
-) -> Float[Array, "G B"]:
-    """Critical levels of the data's centre, from the pool moved and scaled; no risk is evaluated."""
-    few = jax.tree.map(lambda leaf: leaf[..., :_GUESS_DRAWS], pool)
-    base = Base.of(few.with_log_weights(normalise(few.log_weights)), eta)
-    maps = _first_maps(target, base, pool, eta, jnp.ones(()))
-    u, _ = base.on_rows(target.n_rows)
-    weights = jnp.full(u.shape[1:], 1 / u.shape[-1])
-    centre = maps.centre[:, :1]
-    away = transform(inverse_factor(maps.root), (centre - maps.centre)[:, :, None])
-    point = target.coordinates.constrain(centre)[:, 0]
-
-    def at(ratio: Float[Array, ""]) -> Float[Array, " B"]:
-        theta = target.coordinates.constrain(maps.centre[:, :, None] + transform(maps.root, u) / jnp.sqrt(ratio))
-        cloud = Cloud(theta, weights, -0.5 * jnp.square(u).sum(0))
-        return region.critical_level(cloud, Point(point, -0.5 * ratio * jnp.square(away).sum(0)[:, 0]))
-
-    return jax.lax.map(at, etas / eta)
 
 
 @eqx.filter_jit

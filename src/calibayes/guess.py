@@ -1,0 +1,53 @@
+"""Where to look first: the learning rate for any region and level, before any row has been sampled.
+
+Were every row's posterior the pool's own, moved by the infinitesimal jackknife (`calibayes.sandwich`) and scaled with
+eta, its critical levels would be known without a single evaluation of the risk.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from calibayes.curve import Curve
+from calibayes.functions import as_float
+from calibayes.particles import Particles, inverse_factor, normalise, transform
+from calibayes.regions import Cloud, Point, Region
+from calibayes.samplers.maps import Base
+from calibayes.samplers.pool import Pool
+from calibayes.samplers.transport import first_maps
+from calibayes.target import Target
+
+_WITHIN = 16.0
+_DRAWS = 200
+
+
+def first_eta(target: Target, pool: Pool, region: Region, level: float) -> float:
+    """Where sets would cover at `level`; the pool's own eta, if that is nowhere near it."""
+    etas = pool.eta * np.geomspace(1 / _WITHIN, _WITHIN, 9)
+    levels = _levels(target, pool.particles, as_float(pool.eta), as_float(etas), region)
+    guess = Curve(etas, np.asarray(levels)[:, 1:], np.ones(len(etas)), level).eta_hat()
+    return guess if etas[0] < guess < etas[-1] else pool.eta
+
+
+@eqx.filter_jit
+def _levels(
+    target: Target, pool: Particles, eta: Float[Array, ""], etas: Float[Array, " G"], region: Region
+) -> Float[Array, "G B"]:
+    """Critical levels of the data's centre, from the pool moved and scaled; no risk is evaluated."""
+    few = jax.tree.map(lambda leaf: leaf[..., :_DRAWS], pool)
+    base = Base.of(few.with_log_weights(normalise(few.log_weights)), eta)
+    maps = first_maps(target, base, pool, eta, jnp.ones(()))
+    u, _ = base.on_rows(target.n_rows)
+    weights = jnp.full(u.shape[1:], 1 / u.shape[-1])
+    centre = maps.centre[:, :1]
+    away = transform(inverse_factor(maps.root), (centre - maps.centre)[:, :, None])
+    point = target.coordinates.constrain(centre)[:, 0]
+
+    def at(ratio: Float[Array, ""]) -> Float[Array, " B"]:
+        theta = target.coordinates.constrain(maps.centre[:, :, None] + transform(maps.root, u) / jnp.sqrt(ratio))
+        cloud = Cloud(theta, weights, -0.5 * jnp.square(u).sum(0))
+        return region.critical_level(cloud, Point(point, -0.5 * ratio * jnp.square(away).sum(0)[:, 0]))
+
+    return jax.lax.map(at, etas / eta)
