@@ -92,9 +92,8 @@ def against_smc(name, model, data, n_particles, **options):
         f"{paper.eta:.4f} +- {paper.eta_se:.4f} in {len(paper.trace)} iterations, effective size {size:.0f}"
     )
     # As many particles as give the effective size that GPC-SMC had.
-    probe = cb.calibrate(model, data, sampler="transport", seed=0, **common)
-    share = probe.trace[-1].ess / cb.Transport().size(data[0].shape[1])
-    chosen = int(np.ceil(size / share / 100) * 100)
+    probe = cb.calibrate(model, data, sampler=cb.Transport(n_particles=int(size)), seed=0, **common)
+    chosen = int(np.ceil(size * int(size) / probe.trace[-1].ess / 100) * 100)
     for label, audit in (("transport", False), ("transport with its audit", True)):
         sampler = cb.Transport(n_particles=chosen, audit=audit)
         run = functools.partial(cb.calibrate, model, data, sampler=sampler, **common)

@@ -42,7 +42,8 @@ _STEP = 2.5
 """The pool follows eta by powers of this: maps scale it over less than half a step."""
 _BROADER = 4.0
 
-_SNAPSHOTS = 3
+_ENOUGH_DRAWS = 2_000
+"""Draws a row, over snapshots, for the noise in its level not to blur the coverage curve."""
 
 _ess = jax.jit(ess)
 _choose = jax.jit(choose)
@@ -142,7 +143,7 @@ class Transport(Sampler):
         """The same maps with one population after another; repaired rows have but one."""
         yield Snapshot(state.data, state.particles)
         base = state.base
-        for _ in range(_SNAPSHOTS - 1):
+        for _ in range(-(-_ENOUGH_DRAWS // state.particles.risk.shape[-1]) - 1):
             base = base.turned()
             particles, _ = weigh(target, base, state.best.maps, as_float(state.eta))
             yield Snapshot(state.data, _choose(jnp.asarray(state.repaired), state.particles, particles))
