@@ -307,8 +307,8 @@ class Loop:
         if found.coverage < self.level:
             return (
                 f"no learning rate from {found.eta:.2g} up covers at {self.level:g}: the sets cover "
-                f"{most.coverage:.3f} at most, at eta = {most.eta:.3g}. The estimate may lie where the posterior has no "
-                'mass: try estimate="mode", or another region'
+                f"{most.coverage:.3f} at most, at eta = {most.eta:.3g}. The estimate may lie where the posterior has "
+                'no mass: try estimate="mode", or another region'
             )
         return f"the sets still cover more than {self.level:g} at eta = {found.eta:.2g}: they do not shrink with eta"
 
