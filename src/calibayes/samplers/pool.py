@@ -118,7 +118,7 @@ def _mixed(key: PRNGKeyArray, target: Target, particles: Particles, eta: float) 
     """Moved until each population has forgotten where it was and all of them agree, or for some rounds."""
     crew = _crew(target)
     for round_key in jax.random.split(key, _ROUNDS):
-        walkers, _ = by_mcmc(round_key, crew, particles, eta)
+        walkers, _ = by_mcmc(round_key, crew, particles, eta, at_least=0)
         particles = walkers.particles
         values = np.concatenate([particles.theta, particles.risk[None]]).astype(np.float64)
         pool = Pool(target, particles, eta, float(r_hat(values).max()), float(population_ess(values).min()))

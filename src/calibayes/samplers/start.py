@@ -33,6 +33,7 @@ _UNKNOWN = 2**30
 _CHUNK = 16
 _LOOK_EVERY = 4
 _MOST_RUNGS = 2_000
+_FROM_ELSEWHERE = 64
 
 COARSE = Ladder(CrankNicolson(), ess_target=0.5, resample_below=1.0, n_moves=4, resampling="stratified")
 """Rungs that halve the effective size, each followed by a resampling, so that weights are always equal, and enough
@@ -91,12 +92,21 @@ def pilot(key: PRNGKeyArray, target: Target, eta: float, n_particles: int, draws
 
 
 def by_mcmc(
-    key: PRNGKeyArray, target: Target, particles: Particles, eta: float, max_moves: int = 2_000
+    key: PRNGKeyArray,
+    target: Target,
+    particles: Particles,
+    eta: float,
+    max_moves: int = 2_000,
+    at_least: int = _FROM_ELSEWHERE,
 ) -> tuple[Walkers, Bool[Array, " B"]]:
-    """Particles moved at `eta` until each row has forgotten its start and settled; and which rows have."""
+    """Particles moved at `eta` until each row has forgotten its start and settled; and which rows have.
+
+    Crank-Nicolson moves forget the bulk in no time, but only the random walks among them empty a tail that a start
+    elsewhere filled: hence `at_least` so many moves, unless the particles were drawn at `eta` already.
+    """
     kernel = COARSE.kernel
     walkers = start_walking(kernel, particles, as_float(eta))
-    memory = _Memory.of(walkers)
+    memory = _Memory.of(walkers, at_least)
     keys = row_keys(key, target.n_rows)
     for _ in range(0, max_moves, _LOOK_EVERY):
         walkers = stay(keys, target, walkers, kernel, jnp.asarray(_LOOK_EVERY), memory.settled)
@@ -117,14 +127,15 @@ class _Memory(eqx.Module):
     means: Float[Array, "P B"]
     """Means of the parameters and the risk at that moment."""
     settled: Bool[Array, " B"]
+    at_least: int = eqx.field(static=True)
 
     @staticmethod
     @eqx.filter_jit
-    def of(walkers: Walkers) -> "_Memory":
+    def of(walkers: Walkers, at_least: int) -> "_Memory":
         n_rows = walkers.moves.shape[0]
         unknown = jnp.full(n_rows, _UNKNOWN, int)
         means, _ = _moments(walkers.particles)
-        return _Memory(walkers.particles.theta, walkers.moves, unknown, means, jnp.zeros(n_rows, bool))
+        return _Memory(walkers.particles.theta, walkers.moves, unknown, means, jnp.zeros(n_rows, bool), at_least)
 
     @eqx.filter_jit
     def after(self, walkers: Walkers) -> "_Memory":
@@ -133,7 +144,8 @@ class _Memory(eqx.Module):
         means, errors = _moments(particles)
         correlation = jnp.abs(_correlation(self.start, particles.theta, particles.weights)).max(0)
         faint = (correlation < _FAINT) & (self.enough == _UNKNOWN)
-        enough = jnp.where(faint, self.begun + 3 * (moves - self.begun), self.enough)
+        lasting = jnp.maximum(3 * (moves - self.begun), self.at_least)
+        enough = jnp.where(faint, self.begun + lasting, self.enough)
         judged = (moves >= enough) & ~self.settled
         drifted = (jnp.abs(means - self.means) > _DRIFT * errors).any(0)
         again = judged & drifted
@@ -143,6 +155,7 @@ class _Memory(eqx.Module):
             jnp.where(again, _UNKNOWN, enough),
             jnp.where(faint[None], means, self.means),
             self.settled | (judged & ~drifted),
+            self.at_least,
         )
 
 

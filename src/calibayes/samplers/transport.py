@@ -214,7 +214,7 @@ def _finish(
     if hopeless.any() and hasattr(target.model.prior, "sample"):
         anew = from_prior(prior_key, target, state.eta, broad.risk.shape[-1]).particles
         particles = _choose(jnp.asarray(hopeless), anew, particles)
-    walkers, settled = by_mcmc(mix_key, target, particles, state.eta)
+    walkers, settled = by_mcmc(mix_key, target, particles, state.eta, at_least=0)
     return walkers.particles, np.asarray(settled)
 
 
