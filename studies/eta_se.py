@@ -25,6 +25,12 @@ PROBLEMS = {
 }
 
 
+def _once(model, data, region, sampler, seed):
+    result = cb.calibrate(model, data, region=region, sampler=sampler, seed=seed, progress=False)
+    assert result.converged, result.message
+    return result.eta, result.eta_se, float(result.validate())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=50)
@@ -34,18 +40,12 @@ def main() -> None:
     table = Table("problem", "mean eta", "sd over seeds", "median eta_se", "ratio", "fresh coverage", "seconds each")
     for name, (model, data, region) in PROBLEMS.items():
         began = time.perf_counter()
-        results = [
-            cb.calibrate(model, data, region=region, sampler=options.sampler, seed=seed, progress=False)
-            for seed in range(options.seeds)
-        ]
+        figures = [_once(model, data, region, options.sampler, seed) for seed in range(options.seeds)]
         seconds = (time.perf_counter() - began) / options.seeds
-        assert all(result.converged for result in results)
-        etas = np.array([result.eta for result in results])
-        errors = np.array([result.eta_se for result in results])
-        fresh = np.mean([result.validate() for result in results])
+        etas, errors, fresh = np.array(figures).T
         ratio = np.median(errors) / etas.std(ddof=1)
-        figures = (etas.mean(), etas.std(ddof=1), np.median(errors), ratio, fresh, seconds)
-        table.add_row(name, *(f"{figure:.3g}" for figure in figures))
+        shown = (etas.mean(), etas.std(ddof=1), np.median(errors), ratio, fresh.mean(), seconds)
+        table.add_row(name, *(f"{figure:.3g}" for figure in shown))
     console.print(table)
 
 

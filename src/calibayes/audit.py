@@ -17,12 +17,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from calibayes.curve import critical_levels
 from calibayes.functions import as_float
-from calibayes.particles import Particles, mean
+from calibayes.particles import Particles, ess, mean
 from calibayes.regions import Region
 from calibayes.samplers.pool import CREW
-from calibayes.samplers.start import from_prior
+from calibayes.samplers.start import by_mcmc, from_prior
 from calibayes.target import Target
 
+_ess = jax.jit(ess)
 _SIGNIFICANCE = 1e-4
 _MATERIAL = 0.02
 """Root mean square difference of levels that matters; less would move eta by less than its own error."""
@@ -57,22 +58,31 @@ def audit(
     some = target.rows(rows)
     size = particles.risk.shape[-1]
     ours = np.asarray(critical_levels(some, particles.rows(rows), as_float(eta), region, point))
-    runs = [from_prior(run_key, some, eta, size).particles for run_key in run_keys]
+    runs = [_independent(run_key, some, eta, size) for run_key in run_keys]
     theirs = np.stack([np.asarray(critical_levels(some, run, as_float(eta), region, point)) for run in runs])
-    return Audit(np.asarray(rows) - 1, ours, theirs, _differ(ours, theirs, size))
+    effective = np.asarray(_ess(particles.rows(rows).log_weights))
+    return Audit(np.asarray(rows) - 1, ours, theirs, _differ(ours, theirs, size, size / np.maximum(effective, 1.0)))
 
 
-def _differ(ours: Float[np.ndarray, " R"], theirs: Float[np.ndarray, "2 R"], size: int) -> bool:
+def _independent(key: PRNGKeyArray, target: Target, eta: float, size: int) -> Particles:
+    """Particles from the prior, moved until they have settled."""
+    climb_key, mix_key = jax.random.split(key)
+    return by_mcmc(mix_key, target, from_prior(climb_key, target, eta, size).particles, eta, at_least=0)[0].particles
+
+
+def _differ(
+    ours: Float[np.ndarray, " R"], theirs: Float[np.ndarray, "2 R"], size: int, uneven: Float[np.ndarray, " R"]
+) -> bool:
     """Whether the levels differ by more than Monte Carlo error, and by enough to matter.
 
-    A level L from M independent draws has the variance (1 - L^2) / M; what resampling and weights add to that is read
-    off the two runs, and taken for ours too.
+    A level L from M independent draws has the variance (1 - L^2) / M. What resampling adds to that is read off the two
+    runs; what weights add to ours is M over their effective size, `uneven`.
     """
     centre = np.clip(theirs.mean(0), 0, 1)
     variance = (1 - centre**2 + 1 / size) / size
     inflation = max(1.0, float(np.mean(np.square(theirs[0] - theirs[1]) / (2 * variance))))
     gaps = ours - theirs.mean(0)
-    statistic = np.sum(np.square(gaps) / (1.5 * inflation * variance))
+    statistic = np.sum(np.square(gaps) / ((uneven + inflation / 2) * variance))
     material = np.sqrt(np.mean(np.square(gaps))) > _MATERIAL
     return bool(not np.isfinite(statistic) or (material and statistic > _chi_squared_limit(len(ours))))
 

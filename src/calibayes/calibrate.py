@@ -81,12 +81,12 @@ def calibrate(
     size = sampler.size(observations.dim)
     rows = check_counts(bootstrap, observations.n, _ROWS if isinstance(sampler, Transport) else _PAPER_ROWS)
     n_rows = rows.n_rows if isinstance(rows, Bootstrap) else len(rows)
-    check_numbers(level, tolerance, eta_init, max_iterations, n_rows)
     check_estimate(estimate)
     if search is None:
         search = Bracket() if isinstance(sampler, Transport) else RobbinsMonro()
     if not isinstance(search, Search):
         raise TypeError(f"search must be a Bracket(...) or a RobbinsMonro(...); got {search!r}.")
+    check_numbers(level, tolerance, eta_init, max_iterations, n_rows, not isinstance(search, Bracket))
     region = as_region(region)
     region.check(observations.dim)
     check_draws(size, observations.dim)

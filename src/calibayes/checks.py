@@ -263,7 +263,10 @@ def _require_rows(n_rows: int) -> None:
         raise ValueError(f"bootstrap needs at least {MIN_ROWS} rows to tell a coverage; got {n_rows}.")
 
 
-def check_numbers(level: float, tolerance: float, eta_init: float | None, max_iterations: int, n_rows: int) -> None:
+def check_numbers(
+    level: float, tolerance: float, eta_init: float | None, max_iterations: int, n_rows: int, to_tolerance: bool
+) -> None:
+    """`to_tolerance` tells whether the search stops by its tolerance at all."""
     for name, value in (("level", level), ("tolerance", tolerance), ("max_iterations", max_iterations)):
         if not isinstance(value, Real):
             raise TypeError(f"{name} must be a number; got {value!r}.")
@@ -274,6 +277,8 @@ def check_numbers(level: float, tolerance: float, eta_init: float | None, max_it
         raise ValueError(f"eta_init must be positive and finite; got {eta_init}.")
     if max_iterations < 1:
         raise ValueError(f"max_iterations must be at least 1; got {max_iterations}.")
+    if not to_tolerance:
+        return
     alpha = min(level, 1 - level)
     if tolerance >= alpha:
         raise ValueError(f"tolerance = {tolerance:g} must be below {alpha:g}, or sets that always cover would pass.")

@@ -103,7 +103,8 @@ class Curve(eqx.Module):
         ordered = np.sort(self.critical_etas(wanted))
         n = len(ordered)
         outside = min(max(round((1 - wanted) * n), 1), n - 1)
-        return float(np.sqrt(ordered[outside - 1] * ordered[outside]))
+        low, high = ordered[outside - 1], ordered[outside]
+        return float(np.sqrt(low * high)) if low > 0 and high < np.inf else float(low if low == 0 else high)
 
     def band(self, level: float | None = None) -> Float[np.ndarray, "G 2"]:
         """Pointwise 95% intervals of the coverage, from the number of bootstrap rows (Wilson's)."""

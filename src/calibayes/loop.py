@@ -56,6 +56,8 @@ class Found:
     concerns: list[str]
     curve: Curve | None = None
     converged: bool = False
+    limited: bool = False
+    """Stopped because it was told to, after so many iterations."""
     outcome: str = ""
 
     @property
@@ -85,16 +87,31 @@ class Loop:
     """What the sampler began with."""
     best: Found | None = None
     fell_back: bool = False
+    interrupted: bool = False
 
     def run(self, live: LiveLine) -> Found:
         """The search, what makes sure of it, and the curve around the answer."""
+        found = self._guarded(lambda: self._search(live))
+        if self.fallback is not None and not self.interrupted:
+            found = self._audited(found, self.fallback, live)
+        return found
+
+    def again(self, found: Found, region: Region, level: float, live: LiveLine) -> tuple["Loop", Found]:
+        """Another region or level, from the particles that are there. Not audited again."""
+        search = Bracket()
+        loop = replace(self, region=region, level=level, trace=[], best=None, search=search, fallback=None)
+        return loop, loop._guarded(lambda: loop._solve(found.state, found.sampled, search, self.max_iterations, live))
+
+    def _guarded(self, search: Callable[[], Found]) -> Found:
+        """What a search finds; what it had, if it was cut short."""
         try:
-            found = self._search(live)
-            if self.fallback is not None:
-                found = self._audited(found, self.fallback, live)
+            found = search()
+            if found.curve is None:
+                found.curve = self._curve(found, [Snapshot(found.particles, found.state.particles)])
         except KeyboardInterrupt:
             if self.best is None:
                 raise
+            self.interrupted = True
             found = replace(self.best, converged=False)
             found.outcome = f"interrupted after iteration {len(self.trace)}; this is the best result so far"
         except _OutOfReachError as error:
@@ -102,14 +119,8 @@ class Loop:
                 raise RuntimeError(f"calibration: {error}.") from None
             found = replace(self.best, converged=False, outcome=str(error))
         if found.curve is None:
-            found.curve = self._curve(found, [Snapshot(found.particles, found.state.particles)])
+            found.curve = Curve.empty(found.coverage.n_rows, self.level)
         return found
-
-    def again(self, found: Found, region: Region, level: float, live: LiveLine) -> tuple["Loop", Found]:
-        """Another region or level, from the particles that are there."""
-        search = Bracket()
-        loop = replace(self, region=region, level=level, trace=[], best=None, search=search, fallback=None)
-        return loop, loop._solve(found.state, found.sampled, search, self.max_iterations, live)
 
     def elsewhere(
         self, found: Found, target: Target, begin_key: PRNGKeyArray, init_key: PRNGKeyArray, live: LiveLine
@@ -118,8 +129,9 @@ class Loop:
         target = target.recentre(self.target.reference)
         start = self.start
         if not isinstance(self.sampler, Transport):
-            start = self.sampler.begin(begin_key, target, found.eta, None)
-        elif self.start.target is not target:
+            # The user's draws, if there are any, are of the posterior at their own eta; moves take care of the rest.
+            start = self.sampler.begin(begin_key, target, found.eta, self.draws)
+        else:
             start = start._replace(target=target)
         loop = replace(self, target=target, trace=[], best=None)
         state = self.sampler.init(init_key, target, start, found.eta)
@@ -161,6 +173,7 @@ class Loop:
             if self.best is None or self._error(found) <= self._error(self.best):
                 self.best = found
             if self._error(found) < self.tolerance:
+                found = self._mended(found, live)
                 found.converged, found.outcome = True, f"coverage within {self.tolerance:g} of {self.level:g}"
                 if found.reach.unmixed.sum() > 0.25 * (1 - self.level) * found.coverage.n_rows:
                     found.converged = False
@@ -172,6 +185,8 @@ class Loop:
                 live.phase(f"to eta {eta:.4g}")
                 state = self.sampler.move(self.target, state, eta, live.share)
         assert self.best is not None
+        self.best = self._mended(self.best, live)
+        self.best.limited = True
         self.best.outcome = (
             f"stopped after {self.max_iterations} iterations, short of the tolerance {self.tolerance:g}"
             + self._way_out()
@@ -187,23 +202,22 @@ class Loop:
                 self._record(found, live)
             live.phase("coverage curve")
             answer, near = self._reading(found, search.closeness, rough=True)
-            if near:
-                live.phase("maps, and rows whose weights fail")
-                mended = self.sampler.mend(self.target, state, live.share)
-                if mended is not state:
-                    found = self._assess(mended, eta)
-                    if record:
-                        self._record(found, live)
+            side = _side(answer, eta, self.level, found.coverage)
+            searching = _update(search, searching, as_float(side), as_float(self.level))
+            # Two etas so close that rough curves disagree between them: the fitted one decides.
+            closed = float(searching.high) < np.exp(search.closeness) * float(searching.low)
+            if near or closed:
+                found = self._mended(found, live)
+                state = found.state
                 live.phase("coverage curve")
                 answer, near = self._reading(found, 2 * search.closeness, rough=False)
                 if near:
                     return self._answer(found, answer)
-            searching = _update(search, searching, as_float(float(found.coverage)), as_float(self.level))
-            if searching.high < 1.01 * searching.low:
-                found.outcome = (
-                    f"coverage does not fall steadily with eta: it meets {self.level:g} nowhere near {eta:.4g}"
-                )
-                return found
+                if closed:
+                    found.outcome = (
+                        f"coverage does not fall steadily with eta: it meets {self.level:g} nowhere near {eta:.4g}"
+                    )
+                    return found
             eta = answer if searching.low < answer < searching.high else float(searching.eta)
             searching = eqx.tree_at(lambda s: s.eta, searching, as_float(eta))
             if not first / _FARTHEST < eta < first * _FARTHEST:
@@ -211,8 +225,19 @@ class Loop:
                 return found
             live.phase(f"to eta {eta:.4g}")
             state = self.sampler.move(self.target, state, eta, live.share)
-        found.outcome = f"eta had not settled after {limit} iterations"
+        found = self._mended(found, live)
+        found.outcome, found.limited = f"eta had not settled after {limit} iterations", True
         return found
+
+    def _mended(self, found: Found, live: LiveLine) -> Found:
+        """The same with maps fitted and failing rows sampled, if there was anything to mend."""
+        live.phase("maps, and rows whose weights fail")
+        state = self.sampler.mend(self.target, found.state, live.share)
+        if state is found.state:
+            return found
+        mended = self._assess(state, found.eta)
+        self._record(mended, live)
+        return mended
 
     def _reading(self, found: Found, closeness: float, rough: bool) -> tuple[float, bool]:
         """Eta by the curve around the particles, from one snapshot or all; and whether it is near to where they are."""
@@ -243,27 +268,43 @@ class Loop:
 
     def _audited(self, found: Found, fallback: Sampler, live: LiveLine) -> Found:
         """The answer if it stands up to an independent sampler; else the fallback's."""
-        if not hasattr(self.target.model.prior, "sample"):
-            found.concerns.append("not audited: the prior cannot be sampled")
+        if found.limited:
             return found
+        eta = self.start.eta
         if found.converged:
-            verdict = self._audit(found, live)
+            try:
+                verdict = self._audit(found, live)
+            except (ValueError, RuntimeError, KeyboardInterrupt) as error:
+                found.concerns.append(f"not audited: {str(error) or 'interrupted'}")
+                return found
             if not verdict.failed:
                 return found
-            reason = f"failed its audit ({verdict.finding})"
-            eta = found.sampled
+            found.converged, eta = False, found.sampled
+            found.concerns.append(f"transport failed its audit ({verdict.finding})")
         else:
-            reason, eta = f"found no answer ({found.outcome})", self.start.eta
-        self.sampler, self.fallback, self.fell_back = fallback, None, True
+            found.concerns.append(f"transport found no answer ({found.outcome})")
+        found.outcome = "no answer to rely on"
         live.phase("every row from the prior")
-        state = fallback.init(jax.random.fold_in(self.key, 3), self.target, self.start, eta)
-        found = self._solve(state, eta, Bracket(_NEARBY), self.max_iterations, live)
-        found.concerns.append(f"transport {reason}, so every row was sampled by SMC from the prior")
+        second = replace(self, sampler=fallback, fallback=None, best=None, fell_back=True)
+        try:
+            return self._adopt(second, second._guarded(lambda: second._sampled_afresh(eta, live)), found, live)
+        except (ValueError, RuntimeError, KeyboardInterrupt) as error:
+            found.concerns.append(f"and SMC from the prior could not take over: {str(error) or 'interrupted'}")
+            return found
+
+    def _sampled_afresh(self, eta: float, live: LiveLine) -> Found:
+        state = self.sampler.init(jax.random.fold_in(self.key, 3), self.target, self.start, eta)
+        return self._solve(state, eta, Bracket(_NEARBY), self.max_iterations, live)
+
+    def _adopt(self, second: "Loop", found: Found, first: Found, live: LiveLine) -> Found:
+        """The fallback's answer as this loop's own, if it stands up itself."""
+        found.concerns.extend([*first.concerns, "so every row was sampled by SMC from the prior"])
         if found.converged:
-            verdict = self._audit(found, live)
+            verdict = second._audit(found, live)
             if verdict.failed:
                 found.converged = False
                 found.outcome = f"SMC failed the audit too: {verdict.finding}. Do not rely on this eta"
+        self.sampler, self.fallback, self.fell_back, self.best = second.sampler, None, True, found
         return found
 
     def _audit(self, found: Found, live: LiveLine) -> Any:
@@ -358,6 +399,15 @@ class Loop:
         )
         self.trace.append(record)
         live.iteration(record.iteration, record.eta, record.coverage, record.ess)
+
+
+def _side(answer: float, eta: float, level: float, coverage: float) -> float:
+    """A coverage that tells the bracket on which side of eta the answer is; the one there, if that is off the curve."""
+    if answer == 0:
+        return min(coverage, 0.99 * level)
+    if answer == np.inf:
+        return max(coverage, level)
+    return level if answer >= eta else 0.99 * level
 
 
 _update = eqx.filter_jit(lambda search, state, coverage, level: search.update(state, coverage, level))

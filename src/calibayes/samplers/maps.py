@@ -98,7 +98,8 @@ def weigh(target: Target, base: Base, maps: Maps, eta: Float[Array, ""]) -> tupl
     u, pool_density = base.on_rows(target.n_rows)
     particles = target.evaluate(maps.centre[:, :, None] + transform(maps.root, u))
     density = log_density(particles, jnp.full(target.n_rows, eta))
-    weighted = particles.with_log_weights(normalise(density - pool_density))
+    ratio = jnp.where(jnp.isfinite(pool_density), density - pool_density, -jnp.inf)
+    weighted = particles.with_log_weights(normalise(ratio))
     return weighted, ess(weighted.log_weights)
 
 

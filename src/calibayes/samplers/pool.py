@@ -91,6 +91,7 @@ def _to_the_matching_eta(key: PRNGKeyArray, target: Target, crew: Target, n_part
     for _ in range(_MOST_STAGES):
         walkers = climb_to(keys, crew, walkers, eta)
         matching = float(matching_eta(target, walkers.particles, walkers.eta))
+        matching = matching if np.isfinite(matching) else np.inf
         match = min(eta / matching, matching / eta)
         if match > closest:
             best, closest = eta, match

@@ -85,7 +85,7 @@ class SMC(Sampler):
         start_key, prior_key, walk_key, snapshot_key = jax.random.split(key, 4)
         if self.start == "prior":
             begun = from_prior(prior_key, target, eta, self.n_particles)
-            settled = jnp.ones(target.n_rows, bool)
+            begun, settled = by_mcmc(start_key, target, begun.particles, eta, at_least=0)
         else:
             particles = _on_every_row(target, start.particles.theta[:, 0, : self.n_particles])
             begun, settled = by_mcmc(start_key, target, particles, eta)

@@ -60,15 +60,14 @@ class Carried(NamedTuple):
 class TransportState(NamedTuple):
     """Weighted particles on every row, and the pool they come from."""
 
+    pools: dict[int, Pool]
+    """The first, number 0, and those it was moved to: number s is `_STEP` to the s times its learning rate."""
     pool: Pool
-    home: float
-    """The learning rate the pool was first drawn at."""
     eta: float
     base: Base
     data: Particles
     """The pool at `eta`, as one row."""
-    last: Carried
-    best: Carried
+    carried: Carried
     key: PRNGKeyArray
     evaluations: int
     fitted: bool
@@ -77,7 +76,7 @@ class TransportState(NamedTuple):
 
     @property
     def particles(self) -> Particles:
-        return self.best.particles
+        return self.carried.particles
 
 
 class Transport(Sampler):
@@ -105,16 +104,16 @@ class Transport(Sampler):
         return draw_pool(key, target, self.size(target.dim), start)
 
     def init(self, key: PRNGKeyArray, target: Target, start: Pool, eta: float) -> TransportState:
-        return self._carry(key, target, start, start.eta, eta)
+        return self._carry(key, target, {0: start}, eta)
 
     def move(
         self, target: Target, state: TransportState, eta: float, on_step: Callable[[float], None]
     ) -> TransportState:
-        return self._carry(state.key, target, state.pool, state.home, eta)
+        return self._carry(state.key, target, state.pools, eta)
 
-    def _carry(self, key: PRNGKeyArray, target: Target, pool: Pool, home: float, eta: float) -> TransportState:
+    def _carry(self, key: PRNGKeyArray, target: Target, pools: dict[int, Pool], eta: float) -> TransportState:
         """The pool on every row at `eta`, by maps that will do to search by."""
-        pool = _follow(key, pool, home, eta)
+        pools, pool = _follow(key, pools, eta)
         at, ratio = as_float(eta), as_float(pool.eta / eta)
         base = Base.of(pool.particles, as_float(pool.eta))
         crew = target.rows(jnp.zeros(CREW, int))
@@ -122,19 +121,18 @@ class Transport(Sampler):
         maps = first_maps(target, base, pool.particles, as_float(pool.eta), ratio)
         first = Carried(maps, *weigh(target, base, maps, at))
         none = np.zeros(target.n_rows, bool)
-        state = TransportState(pool, home, eta, base, data.flat(), first, first, key, 1, False, none, none)
+        state = TransportState(pools, pool, eta, base, data.flat(), first, key, 1, False, none, none)
         return self._fit(target, state, _FAIR, 0.5)
 
     def _fit(self, target: Target, state: TransportState, wanted: float, share: float) -> TransportState:
         """The maps fitted on, until a share of rows has an effective size of so much of its particles."""
-        last, best, evaluations = state.last, state.best, state.evaluations
-        wanted = wanted * last.particles.risk.shape[-1]
-        while evaluations < self.max_evaluations and (np.asarray(best.ess) >= wanted).mean() < share:
-            maps = refit(state.base, last.maps, last.particles.log_weights)
-            last = Carried(maps, *weigh(target, state.base, maps, as_float(state.eta)))
-            best = _better(last, best)
+        carried, evaluations = state.carried, state.evaluations
+        wanted = wanted * carried.particles.risk.shape[-1]
+        while evaluations < self.max_evaluations and (np.asarray(carried.ess) >= wanted).mean() < share:
+            maps = refit(state.base, carried.maps, carried.particles.log_weights)
+            carried = _better(Carried(maps, *weigh(target, state.base, maps, as_float(state.eta))), carried)
             evaluations += 1
-        return state._replace(last=last, best=best, evaluations=evaluations)
+        return state._replace(carried=carried, evaluations=evaluations)
 
     def data(self, state: TransportState) -> Particles:
         return state.data
@@ -145,7 +143,7 @@ class Transport(Sampler):
         base = state.base
         for _ in range(-(-_ENOUGH_DRAWS // state.particles.risk.shape[-1]) - 1):
             base = base.turned()
-            particles, _ = weigh(target, base, state.best.maps, as_float(state.eta))
+            particles, _ = weigh(target, base, state.carried.maps, as_float(state.eta))
             yield Snapshot(state.data, _choose(jnp.asarray(state.repaired), state.particles, particles))
 
     def reach(self, state: TransportState, eta: float) -> Reach:
@@ -171,14 +169,14 @@ class Transport(Sampler):
         for start in range(0, len(failed), CREW):
             rows = failed[start : start + CREW]
             some = jnp.asarray(np.resize(rows, CREW))
-            key = jax.random.fold_in(state.key, int(rows[0]))
-            sampled, settled = _finish(key, target.rows(some), _some_maps(state.best.maps, some), state)
+            key = jax.random.fold_in(jax.random.fold_in(state.key, 2), int(rows[0]))
+            sampled, settled = _finish(key, target.rows(some), _some_maps(state.carried.maps, some), state)
             particles = particles.with_rows(some[: len(rows)], sampled.rows(jnp.arange(len(rows))))
             unmixed[rows] = ~settled[: len(rows)]
             on_step((start + len(rows)) / len(failed))
         repaired = state.repaired.copy()
         repaired[failed] = True
-        return state._replace(best=state.best._replace(particles=particles), repaired=repaired, unmixed=unmixed)
+        return state._replace(carried=state.carried._replace(particles=particles), repaired=repaired, unmixed=unmixed)
 
 
 def failing(log_weights: Float[Array, "B M"]) -> Bool[np.ndarray, " B"]:
@@ -189,14 +187,15 @@ def failing(log_weights: Float[Array, "B M"]) -> Bool[np.ndarray, " B"]:
     return (sizes < _LOW_ESS * size) | ((pareto_k(log_weights) > pareto_k_limit(size)) & (sizes < _GOOD * size))
 
 
-def _follow(key: PRNGKeyArray, pool: Pool, home: float, eta: float) -> Pool:
-    """The pool within half a step of eta, by whole steps from home: where it is does not depend on the path."""
-    wanted = round(float(np.log(eta / home) / np.log(_STEP)))
-    step = round(float(np.log(pool.eta / home) / np.log(_STEP)))
-    while step != wanted:
-        step += 1 if wanted > step else -1
-        pool = move_pool(jax.random.fold_in(jax.random.fold_in(key, 1), step % 2**32), pool, home * _STEP**step)
-    return pool
+def _follow(key: PRNGKeyArray, pools: dict[int, Pool], eta: float) -> tuple[dict[int, Pool], Pool]:
+    """The pool within half a step of eta, reached from the first by whole steps: the same whatever the path of eta."""
+    wanted = round(float(np.log(eta / pools[0].eta) / np.log(_STEP)))
+    outward = 1 if wanted > 0 else -1
+    for step in range(outward, wanted + outward, outward) if wanted else ():
+        if step not in pools:
+            move_key = jax.random.fold_in(jax.random.fold_in(key, 1), step % 2**32)
+            pools = pools | {step: move_pool(move_key, pools[step - outward], pools[0].eta * _STEP**step)}
+    return pools, pools[wanted]
 
 
 def _finish(
