@@ -1,5 +1,7 @@
 """Exact answers to test against: posteriors integrated on a grid, and closed forms."""
 
+import copy
+
 import numpy as np
 
 
@@ -10,36 +12,44 @@ class GridPosterior:
     for the paper's N(0, 100^2), which is constant over it to 1e-3.
     """
 
-    def __init__(self, x, y, counts, points=161, width=9.0):
+    def __init__(self, x, y, counts, points=121, width=9.0):
         fit = np.linalg.lstsq(x, y)[0]
         residual = y - x @ fit
         root = np.linalg.cholesky(np.linalg.inv(x.T @ x) * residual.var())
         axis = np.linspace(-width, width, points)
         grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
         self.theta = fit + grid @ root.T
-        losses = 0.5 * np.abs(y[:, None] - x @ self.theta.T)
-        self.risk = np.concatenate([np.ones((1, len(y))), counts]) @ losses
-        self.risk -= self.risk.min(1, keepdims=True)
+        self.losses = 0.5 * np.abs(y[:, None] - x @ self.theta.T)
         self.x, self.y, self.counts = x, y, counts
 
-    def weights(self, eta):
-        w = np.exp(-eta * self.risk)
+    def weights(self, eta, risk):
+        w = np.exp(-eta * (risk - risk.min(1, keepdims=True)))
         return w / w.sum(1, keepdims=True)
 
+    def some_rows(self, n_rows):
+        """The same for the first rows alone."""
+        some = copy.copy(self)
+        some.counts = self.counts[:n_rows]
+        return some
+
     def critical_levels(self, eta, region):
-        w = self.weights(eta)
-        point = w[0] @ self.theta
-        w = w[1:]
+        point = self.weights(eta, self.losses.sum(0, keepdims=True))[0] @ self.theta
+        # A few rows at a time, so that many rows do not ask for much memory.
+        parts = np.array_split(self.counts, -(-len(self.counts) // 100))
+        return np.concatenate([self._critical_levels(eta, region, point, part) for part in parts])
+
+    def _critical_levels(self, eta, region, point, counts):
+        risk = counts @ self.losses
+        w = self.weights(eta, risk)
         if region == "hpd":
-            at_point = self.counts @ (0.5 * np.abs(self.y - self.x @ point))
-            shift = (self.counts @ (0.5 * np.abs(self.y[:, None] - self.x @ self.theta.T))).min(1)
-            return np.where(self.risk[1:] < (at_point - shift)[:, None], w, 0).sum(1)
+            at_point = counts @ (0.5 * np.abs(self.y - self.x @ point))
+            return np.where(risk < at_point[:, None], w, 0).sum(1)
         if region == "ellipsoid":
             mean = w @ self.theta
             centred = self.theta[None] - mean[:, None]
-            cov = np.einsum("bg,bgk,bgj->bkj", w, centred, centred)
+            cov = np.swapaxes(centred * w[:, :, None], 1, 2) @ centred
             inverse = np.linalg.inv(cov)
-            distance = np.einsum("bgk,bkj,bgj->bg", centred, inverse, centred)
+            distance = ((centred @ inverse) * centred).sum(-1)
             at = np.einsum("bk,bkj,bj->b", point - mean, inverse, point - mean)
             return np.where(distance < at[:, None], w, 0).sum(1)
         marginal = np.stack([self._level(w, k, point) for k in (0, 1)])
@@ -50,11 +60,13 @@ class GridPosterior:
         return marginal[region]
 
     def _level(self, w, k, point):
-        # Linear interpolation of the marginal distribution function at the point, cell by cell.
-        values = self.theta[:, k]
-        order = np.argsort(values)
-        cdf = np.cumsum(w[:, order], 1) - 0.5 * w[:, order]
-        below = np.array([np.interp(point[k], values[order], row) for row in cdf])
+        # Linear interpolation of the marginal distribution function at the point, cell by cell. The intercept has but
+        # one value for each line of the grid: without adding those up it would be off by as much as half a cell.
+        values, line = np.unique(self.theta[:, k], return_inverse=True)
+        order = np.argsort(line, kind="stable")
+        mass = np.add.reduceat(w[:, order], np.searchsorted(line[order], np.arange(len(values))), axis=1)
+        cdf = np.cumsum(mass, 1) - 0.5 * mass
+        below = np.array([np.interp(point[k], values, row) for row in cdf])
         return np.abs(2 * below - 1)
 
     def _joint(self, w, level):

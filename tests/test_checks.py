@@ -1,7 +1,5 @@
 """Bad input is refused by name, before any sampler runs."""
 
-import importlib
-
 import jax
 import jax.numpy as jnp
 import jaxtyping
@@ -12,6 +10,7 @@ import pytest
 
 import calibayes as cb
 from calibayes.checks import as_key, check_data, check_numbers
+from calibayes.loop import Loop
 
 N = 30
 RNG = np.random.default_rng(8)
@@ -53,8 +52,7 @@ def calibrate(monkeypatch):
     def reached(*args, **kwargs):
         raise AssertionError("a sampler was started")
 
-    # The package's attribute `calibrate` is the function; the module of that name is where it looks `pilot` up.
-    monkeypatch.setattr(importlib.import_module("calibayes.loop"), "pilot", reached)
+    monkeypatch.setattr(Loop, "run", reached)
 
     def run(model=MODEL, data=(X, Y), **options):
         return cb.calibrate(model, data, **({"seed": 0, "progress": False, "bootstrap": 100} | options))
@@ -62,7 +60,18 @@ def calibrate(monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("options", [{}, {"model": HINGE, "data": (X, LABELS)}, {"model": own(linear), "data": X}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"model": HINGE, "data": (X, LABELS)},
+        {"model": own(linear), "data": X},
+        {"model": own(linear, OnlyDensity()), "data": X, "draws": np.zeros((100, 2))},
+        {"model": own(None, cb.priors.Uniform(0.0, 5.0)), "draws": np.ones((100, 2))},
+        {"search": cb.Bracket()},
+        *({"sampler": sampler} for sampler in ("auto", "transport", "smc", "mcmc", cb.Transport(n_particles=100))),
+    ],
+)
 def test_good_input_reaches_the_sampler(calibrate, options):
     """Without this the errors below would prove nothing."""
     with pytest.raises(AssertionError, match="a sampler was started"):
@@ -97,10 +106,15 @@ VALUE_ERRORS = {
     "B of counts": ({"bootstrap": COUNTS[:5]}, "bootstrap needs at least 20 rows"),
     "block": ({"bootstrap": cb.bootstrap.Block(100, length=31)}, "length of a block must be between 1 and N = 30"),
     "M": ({"sampler": cb.SMC(n_particles=99)}, "the sampler's particles or draws .* at least 100 .* got 99"),
+    "M of transport": ({"sampler": cb.Transport(n_particles=99)}, "the sampler's particles .* at least 100 .* got 99"),
     "MCMC draws": ({"sampler": cb.MCMC(n_draws=50)}, "the sampler's particles or draws .* got 50"),
     "few draws": ({"draws": np.zeros((99, 2))}, r"draws must be \(M, 2\) with M at least 100; got shape \(99, 2\)"),
     "draws of 3": ({"draws": np.zeros((200, 3))}, r"draws must be \(M, 2\)"),
     "NaN in draws": ({"draws": np.full((200, 2), np.nan)}, "draws must be finite"),
+    "draws beyond a wall": (
+        {"model": own(None, cb.priors.Uniform(0.0, 5.0)), "draws": np.tile([1.0, 6.0], (200, 1))},
+        "draws of parameter 1 must lie within the prior's bounds, 0 to 5",
+    ),
     "counts of another N": ({"bootstrap": COUNTS[:, 1:]}, r"bootstrap counts must be \(B, 30\)"),
     "counts of one row": ({"bootstrap": COUNTS[0]}, r"bootstrap counts must be \(B, 30\)"),
     "negative counts": ({"bootstrap": put(COUNTS, (3, 3), -1)}, "bootstrap counts must not be negative; .* -1"),
@@ -115,7 +129,7 @@ VALUE_ERRORS = {
     "region": ({"region": "ball"}, "region must be one of hpd, ellipsoid.* got 'ball'"),
     "interval": ({"region": cb.regions.Interval(2)}, r"Interval\(2\) asks for a parameter that is not there"),
     "functional": ({"region": cb.regions.Functional(lambda t: 2 * t)}, r"Functional\(fn\) needs .* scalar"),
-    "sampler": ({"sampler": "gibbs"}, "sampler must be one of .*smc.* got 'gibbs'"),
+    "sampler": ({"sampler": "gibbs"}, "sampler must be one of auto, transport, smc, mcmc, .* got 'gibbs'"),
     "estimate": ({"estimate": "median"}, "estimate must be one of mean, mode, minimizer .* got 'median'"),
     "names": ({"names": ["a", "b", "c"]}, "names must name each of 2 parameters; got 3"),
 }
@@ -137,6 +151,7 @@ TYPE_ERRORS = {
     "dict": ({"data": {"X": X, "y": Y}}, r"data must be a pair \(X, y\) for Quantile; got dict"),
     "model": ({"model": cb.losses.Quantile(0.5)}, r"model must be a GibbsModel\(loss, prior\); got Quantile"),
     "no sample": ({"model": own(linear, OnlyDensity()), "data": X}, "prior OnlyDensity has no sample"),
+    "search": ({"search": "bracket"}, r"search must be a Bracket\(...\) or a RobbinsMonro\(...\); got 'bracket'"),
     "no seed": ({"seed": None}, "seed must be an int or one JAX key; got NoneType"),
     "seed 0.5": ({"seed": 0.5}, "seed must be an int or one JAX key; got float"),
     "seed True": ({"seed": True}, "seed must be an int or one JAX key; got bool"),

@@ -28,6 +28,9 @@ def test_demo_prints_before_and_after():
     rates = [float(v) for v in re.findall(r"(?:before|calibrated) *│ *([\d.]+)", result.output)]
     assert rates[0] == 1.0
     assert 0.5 < rates[1] < 10
+    # Two shares of 2,000 rows, eta's own and the fresh ones', each with an error of 0.005: this is four of both.
+    fresh = float(re.search(r"fresh bootstrap samples the calibrated sets cover ([\d.]+)", result.output)[1])
+    assert abs(fresh - 0.95) < 0.03
 
 
 def test_demo_refuses_too_few_observations():

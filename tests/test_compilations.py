@@ -38,10 +38,34 @@ def median(seed, tau=0.5, sampler=None, **options):
     cb.calibrate(model, (x, y), seed=seed, sampler=sampler or cb.SMC(n_particles=200), **SMALL | options)
 
 
-def lambda_model(seed):
+def by_default(seed, tau=0.5):
+    """Nothing told: transport, with its audit."""
+    model = cb.GibbsModel(cb.losses.Quantile(tau), cb.priors.Normal(scale=50.0 + seed))
+    return cb.calibrate(model, cb.datasets.median_regression(50, seed), seed=seed, bootstrap=100, progress=False)
+
+
+def lambda_model(seed, **options):
     model = cb.GibbsModel(lambda theta, datum: jnp.abs(datum - theta[0]), cb.priors.Normal(scale=10.0), dim=1)
     y = np.random.default_rng(seed).normal(size=40)
-    cb.calibrate(model, y, seed=seed, sampler=cb.SMC(n_particles=200), **SMALL)
+    cb.calibrate(model, y, seed=seed, **SMALL | options)
+
+
+@pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
+def test_big_programs_are_compiled_once():
+    """GPC-SMC: the ladder once for the data's row and once for all rows; the start, for all rows only.
+
+    By default: what samples a few rows (the pool, the audit, the repair of rows) has one shape, so there is one ladder
+    and one start for them all; and particles are weighted on all rows and on the pool's.
+    """
+    jax.clear_caches()
+    with compilations() as compiled:
+        median(1, tolerance=0.005, max_iterations=4)
+    for name, times in (("jit(climb)", 2), ("jit(stay)", 1)):
+        assert sum(name in message for message in compiled) == times, compiled
+    with compilations() as compiled:
+        assert by_default(1).converged
+    for name, times in (("jit(climb)", 1), ("jit(stay)", 1), ("jit(weigh)", 2)):
+        assert sum(name in message for message in compiled) == times, compiled
 
 
 @pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
@@ -51,23 +75,16 @@ def lambda_model(seed):
         median,
         lambda seed: median(seed, tau=0.2 + 0.1 * seed),
         lambda seed: median(seed, sampler=cb.MCMC(n_draws=200, n_warmup=100)),
+        lambda seed: lambda_model(seed, sampler=cb.SMC(n_particles=200)),
+        by_default,
+        lambda seed: by_default(seed, tau=0.2 + 0.1 * seed),
         lambda_model,
     ],
-    ids=["smc", "another tau", "mcmc", "fresh lambda"],
+    ids=["smc", "another tau", "mcmc", "fresh lambda", "auto", "auto, another tau", "auto, fresh lambda"],
 )
 def test_second_dataset_compiles_nothing(calibration):
-    calibration(1)  # Two to begin with, since not every calibration comes by every program (none is refined, say).
-    calibration(2)
+    for seed in (1, 2, 4, 5):  # Not every calibration comes by every program: some need no second look, say.
+        calibration(seed)
     with compilations() as compiled:
         calibration(3)
     assert not compiled, compiled
-
-
-@pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
-def test_big_programs_are_compiled_once():
-    """The ladder once for the data's row and once for all rows; the start, for all rows only."""
-    jax.clear_caches()
-    with compilations() as compiled:
-        median(1, tolerance=0.005, max_iterations=4)
-    for name, times in (("jit(climb)", 2), ("jit(stay)", 1)):
-        assert sum(name in message for message in compiled) == times, compiled

@@ -37,17 +37,30 @@ class FixedWalk(Kernel):
         return move.particles, adaptation, move.info
 
 
-@pytest.mark.parametrize("sampler", [cb.SMC(n_particles=300, ess_target=0.99, n_moves=4, kernel=FixedWalk(0.1)), None])
-def test_own_kernel(sampler):
+@pytest.fixture(scope="module")
+def usual():
     model, data = problem()
-    sampler = sampler or cb.MCMC(n_draws=4000, n_warmup=500, kernel=FixedWalk(0.1))
+    return cb.calibrate(model, data, **SMALL)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        cb.SMC(n_particles=300, ess_target=0.99, n_moves=4, kernel=FixedWalk(0.1)),
+        cb.MCMC(n_draws=4000, n_warmup=500, kernel=FixedWalk(0.1)),
+    ],
+    ids=["smc", "mcmc"],
+)
+def test_own_kernel(sampler, usual):
+    model, data = problem()
     own = cb.calibrate(model, data, sampler=sampler, **SMALL)
-    usual = cb.calibrate(model, data, sampler=SAMPLER, **SMALL)
     # The same counts (the same seed), so only the samplers' errors are between them: some 5% each with 300 particles.
+    np.testing.assert_array_equal(own.counts, usual.counts)
     assert abs(np.log(own.eta / usual.eta)) < 0.3
 
 
-def test_own_region_bootstrap_and_estimate():
+@pytest.mark.parametrize("sampler", [SAMPLER, "auto"], ids=["smc", "auto"])
+def test_own_region_bootstrap_and_estimate(sampler):
     class Above(Region):
         """One-sided: everything below an upper quantile of the slope."""
 
@@ -61,16 +74,17 @@ def test_own_region_bootstrap_and_estimate():
             return jnp.where(jax.random.permutation(key, n) < n // 2, 2.0, 0.0)
 
     model, data = problem()
-    median = lambda draws, weights: jnp.median(draws, axis=0)
+    own_mean = lambda draws, weights: weights @ draws
     options = SMALL | {"bootstrap": Halves(100)}
-    found = cb.calibrate(model, data, region=Above(), estimate=median, sampler=SAMPLER, **options)
+    found = cb.calibrate(model, data, region=Above(), estimate=own_mean, sampler=sampler, **options)
     assert found.converged
     assert set(np.unique(found.counts)) == {0.0, 2.0}
+    np.testing.assert_allclose(found.estimate, found.draws.mean(0), atol=4 * found.draws.std(0).max() / 300**0.5)
 
 
 def test_key_of_another_generator():
     model, data = problem()
-    found = cb.calibrate(model, data, sampler=SAMPLER, **SMALL | {"seed": jax.random.key(0, impl="rbg")})
+    found = cb.calibrate(model, data, **SMALL | {"seed": jax.random.key(0, impl="rbg")})
     assert found.converged
 
 
@@ -86,8 +100,9 @@ def test_float64():
 import jax; jax.config.update("jax_numpy_dtype_promotion", "strict")
 import calibayes as cb
 model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-found = cb.calibrate(model, cb.datasets.median_regression(60), sampler=cb.SMC(n_particles=300, ess_target=0.99), seed=0,
-                     bootstrap=100, tolerance=0.03, estimate="mode")
-assert found.converged and found.draws.dtype == "float64", found
+for sampler in ("auto", cb.SMC(n_particles=300, ess_target=0.99)):
+    found = cb.calibrate(model, cb.datasets.median_regression(60), sampler=sampler, seed=0, bootstrap=100,
+                         tolerance=0.03, estimate="mode")
+    assert found.converged and found.draws.dtype == "float64", found
 """
     subprocess.run([sys.executable, "-c", program], check=True, env={"JAX_ENABLE_X64": "1", "PATH": "/usr/bin:/bin"})

@@ -16,7 +16,11 @@ import pytest
 import calibayes as cb
 from calibayes.result import Coverage
 
-SMALL = {"bootstrap": 200, "sampler": cb.SMC(n_particles=200, ess_target=0.99), "progress": False, "tolerance": 0.02}
+SMALL = {"bootstrap": 100, "sampler": cb.SMC(n_particles=200, ess_target=0.99), "progress": False, "tolerance": 0.02}
+"""GPC-SMC."""
+AUTO = {"bootstrap": 100, "progress": False}
+"""What users get who choose nothing."""
+ALGORITHMS = {"auto": AUTO, "smc": SMALL}
 
 
 def problem(n=60, seed=0):
@@ -24,28 +28,42 @@ def problem(n=60, seed=0):
     return cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0)), (x, y)
 
 
+@pytest.fixture(scope="module", params=ALGORITHMS)
+def algorithm(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def result():
+def options(algorithm):
+    return ALGORITHMS[algorithm]
+
+
+@pytest.fixture(scope="module")
+def result(options):
     model, (x, y) = problem()
     frame = pd.DataFrame(x, columns=["one", "age"])
-    return cb.calibrate(model, (frame, pd.Series(y)), seed=0, **SMALL)
+    return cb.calibrate(model, (frame, pd.Series(y)), seed=0, **options)
 
 
-def test_fields(result):
+def test_fields(result, algorithm):
     assert result.converged
     assert 0.5 < result.eta < 6
     assert 0 < result.eta_se < result.eta
-    assert result.draws.shape == (200, 2)
+    assert result.draws.shape[1] == 2
+    assert 200 <= len(result.draws) <= 4000
     assert result.names == ["one", "age"]
-    assert result.counts.shape == (200, 60)
+    assert result.counts.shape == (100, 60)
     low, high = result.coverage.interval
     assert low < result.coverage < high
     assert abs(result.coverage - 0.95) <= 0.02
     assert [record.iteration for record in result.trace] == list(range(1, len(result.trace) + 1))
-    assert result.trace[0].eta == 1.0
+    assert (result.trace[0].eta == 1.0) == (algorithm == "smc")
     assert result.curve.coverage().shape == result.curve.etas.shape
     assert (np.diff(result.curve.coverage()) <= 0.01).all()
     assert result.settings["seed"] == 0
+    assert isinstance(result.settings["sampler"], cb.Transport if algorithm == "auto" else cb.SMC)
+    assert isinstance(result.settings["search"], cb.Bracket if algorithm == "auto" else cb.RobbinsMonro)
+    assert len(result.repaired_rows) == 0
 
 
 def test_repr_and_summary(result):
@@ -62,7 +80,7 @@ def test_repr_and_summary(result):
 
 def test_datatree(result):
     tree = result.to_datatree()
-    assert tree["posterior"]["theta"].shape == (1, 200, 2)
+    assert tree["posterior"]["theta"].shape == (1, *result.draws.shape)
     assert list(tree["posterior"]["parameter"].values) == ["one", "age"]
     assert tree["posterior"].attrs["eta"] == result.eta
 
@@ -76,12 +94,12 @@ def test_wilson_interval():
     assert Coverage(500, 500).interval[1] == 1
 
 
-def test_same_seed_same_result(result):
+def test_same_seed_same_result(result, options):
     model, (x, y) = problem()
-    again = cb.calibrate(model, (x, y), seed=jax.random.key(0), **SMALL)
+    again = cb.calibrate(model, (x, y), seed=jax.random.key(0), **options)
     assert again.eta == result.eta
     np.testing.assert_array_equal(again.draws, result.draws)
-    other = cb.calibrate(model, (x, y), seed=1, **SMALL)
+    other = cb.calibrate(model, (x, y), seed=1, **options)
     assert other.eta != result.eta
 
 
@@ -93,6 +111,16 @@ def test_iteration_cap_is_said():
     assert len(stopped.trace) == 2
     assert "NOT CONVERGED" in repr(stopped)
     assert "NOT CONVERGED" in stopped.summary()
+
+
+def test_iteration_cap_of_transport_is_said():
+    model, data = problem()
+    with pytest.warns(cb.CalibrationWarning, match="eta had not settled after 1 iteration"):
+        stopped = cb.calibrate(model, data, seed=0, eta_init=8.0, max_iterations=1, sampler="transport", **AUTO)
+    assert not stopped.converged
+    assert len(stopped.trace) == 1
+    assert stopped.eta == stopped.trace[0].eta == 8.0
+    assert "NOT CONVERGED" in repr(stopped)
 
 
 def test_cap_on_rungs_is_said():
@@ -116,43 +144,66 @@ class StopInSecondMove(cb.SMC):
         return super().move(target, state, eta, told)
 
 
-def test_ctrl_c_leaves_the_best_result_so_far():
+class StopInMove(cb.Transport):
+    """Interrupted on its way to the second learning rate."""
+
+    def move(self, target, state, eta, on_step):
+        os.kill(os.getpid(), signal.SIGINT)
+        return super().move(target, state, eta, on_step)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sampler": StopInSecondMove(n_particles=200, ess_target=0.99), "tolerance": 0.005},
+        {"sampler": StopInMove(), "eta_init": 8.0},
+    ],
+    ids=["smc", "transport"],
+)
+def test_ctrl_c_leaves_the_best_result_so_far(changes):
     model, data = problem()
-    sampler = StopInSecondMove(n_particles=200, ess_target=0.99)
     assert threading.current_thread() is threading.main_thread()
-    with pytest.warns(cb.CalibrationWarning, match="interrupted"):
-        stopped = cb.calibrate(model, data, seed=0, **SMALL | {"sampler": sampler, "tolerance": 0.005})
+    with pytest.warns(cb.CalibrationWarning, match="interrupted after iteration"):
+        stopped = cb.calibrate(model, data, seed=0, **SMALL | changes)
     assert not stopped.converged
     assert len(stopped.trace) >= 1
     closest = min(stopped.trace, key=lambda record: (abs(record.coverage - 0.95), -record.iteration))
     assert stopped.eta == closest.eta
-    assert stopped.draws.shape == (200, 2)
+    assert len(stopped.draws) >= 200
     assert np.isfinite(stopped.draws).all()
 
 
-def test_ctrl_c_before_anything_is_an_interrupt(monkeypatch):
+@pytest.mark.parametrize(
+    ("options", "begin"),
+    [(AUTO, "calibayes.samplers.transport.draw_pool"), (SMALL, "calibayes.samplers.base.pilot")],
+    ids=ALGORITHMS,
+)
+def test_ctrl_c_before_anything_is_an_interrupt(monkeypatch, options, begin):
     model, data = problem()
 
     def interrupted(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["calibayes.loop"], "pilot", interrupted)
+    monkeypatch.setattr(begin, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        cb.calibrate(model, data, seed=0, **SMALL)
+        cb.calibrate(model, data, seed=0, **options)
 
 
-def test_losses_that_are_nan_for_some_particles_are_counted():
-    """A loss that fails on a part of the prior's range: those particles get no weight, and are counted."""
+def test_losses_that_are_nan_for_some_particles_are_counted(options):
+    """A loss that fails on a part of the posterior's range: those particles get no weight, and are counted."""
     y = np.random.default_rng(0).normal(1.0, 1.0, 50)
     model = cb.GibbsModel(
-        lambda theta, datum: jnp.where(theta[0] < -1.5, jnp.nan, 0.5 * (datum - theta[0]) ** 2),
+        lambda theta, datum: jnp.where(theta[0] < 0.8, jnp.nan, 0.5 * (datum - theta[0]) ** 2),
         cb.priors.Normal(scale=3.0),
         dim=1,
     )
     with pytest.warns(cb.CalibrationWarning, match="NaN at"):
-        found = cb.calibrate(model, y, region=cb.regions.Interval(0), seed=0, eta_init=0.05, **SMALL)
+        found = cb.calibrate(model, y, region=cb.regions.Interval(0), seed=0, eta_init=0.5, **options)
     assert np.isfinite(found.draws).all()
-    assert (found.draws >= -1.5).all()
+    assert (found.draws >= 0.8).all()
+    # Two standard errors below the mean, so that a few particles would go there if they could.
+    sd = (found.eta * len(y)) ** -0.5
+    assert found.draws.min() < 0.8 + 0.3 * sd
 
 
 def test_printed_initial_weights_square_the_posterior():
@@ -170,7 +221,8 @@ def test_printed_initial_weights_square_the_posterior():
     np.testing.assert_allclose(spread["density"] ** 2 / spread["uniform"] ** 2, 0.5, atol=0.12)
 
 
-def test_start_from_draws(result):
+@pytest.mark.filterwarnings("ignore:calibration. .* not audited. the prior cannot be sampled.$")
+def test_start_from_draws(result, options):
     """A posterior sample from elsewhere replaces the start from the prior, which may then lack `sample`."""
 
     class Flat:
@@ -180,20 +232,16 @@ def test_start_from_draws(result):
     _, data = problem()
     rng = np.random.default_rng(0)
     draws = result.draws[rng.integers(0, 200, 300)] + rng.normal(0, 0.05, (300, 2))
-    found = cb.calibrate(cb.GibbsModel(cb.losses.Quantile(0.5), Flat()), data, draws=draws, seed=0, **SMALL)
+    found = cb.calibrate(cb.GibbsModel(cb.losses.Quantile(0.5), Flat()), data, draws=draws, seed=0, **options)
+    assert found.converged
     assert abs(np.log(found.eta / result.eta)) < 4 * np.hypot(found.eta_se, result.eta_se) / result.eta
 
 
 def test_start_from_the_prior_agrees(result):
+    """Another sampler, by another way, on the same counts."""
     model, data = problem()
     sampler = cb.SMC(n_particles=200, ess_target=0.99, start="prior", resampling="systematic", n_moves=2)
-    found = cb.calibrate(
-        model,
-        data,
-        bootstrap=result.counts,
-        seed=3,
-        **{k: v for k, v in SMALL.items() if k != "bootstrap"} | {"sampler": sampler},
-    )
+    found = cb.calibrate(model, data, seed=3, **SMALL | {"bootstrap": result.counts, "sampler": sampler})
     assert abs(np.log(found.eta / result.eta)) < 4 * result.eta_se / result.eta
 
 
@@ -201,7 +249,19 @@ def test_result_survives_copying_and_pickling(result):
     for copied in (copy.deepcopy(result.coverage), pickle.loads(pickle.dumps(result.coverage))):
         assert copied == result.coverage
         assert copied.interval == result.coverage.interval
-    assert copy.deepcopy(result).eta == result.eta
+    for copied in (copy.deepcopy(result), pickle.loads(pickle.dumps(result))):
+        assert copied.eta == result.eta
+        assert copied.summary() == result.summary()
+        np.testing.assert_array_equal(copied.curve.coverage(0.9), result.curve.coverage(0.9))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_few_rows_are_solved_too(seed):
+    """With 100 rows coverage is the level itself all the way from the fifth critical eta to the sixth."""
+    model, data = problem()
+    found = cb.calibrate(model, data, seed=seed, sampler="transport", **AUTO)
+    assert found.converged
+    assert found.coverage == 0.95
 
 
 def test_final_draws_hardly_repeat(result):
@@ -209,22 +269,44 @@ def test_final_draws_hardly_repeat(result):
     assert len(np.unique(result.draws, axis=0)) > 0.92 * len(result.draws)
 
 
-def test_interrupt_while_refining_keeps_the_result(monkeypatch):
+@pytest.mark.parametrize("at", [1, 2])
+def test_interrupt_at_the_curve_keeps_the_result(monkeypatch, options, at):
+    """The search has assessed a learning rate by then, and that must not be lost."""
     model, data = problem()
     loop = sys.modules["calibayes.loop"]
-    calls = []
+    draw, calls = loop.local_curve, []
 
     def interrupted(*args):
         calls.append(args)
-        raise KeyboardInterrupt
+        if len(calls) == at:
+            os.kill(os.getpid(), signal.SIGINT)
+        return draw(*args)
 
     monkeypatch.setattr(loop, "local_curve", interrupted)
-    with pytest.warns(cb.CalibrationWarning, match="interrupted while refining"):
-        stopped = cb.calibrate(model, data, seed=0, **SMALL)
-    assert len(calls) == 1
+    try:
+        with pytest.warns(cb.CalibrationWarning, match="interrupted"):
+            stopped = cb.calibrate(model, data, seed=0, **options)
+    except KeyboardInterrupt:  # Or pytest would take it for its own.
+        pytest.fail("the result was lost")
+    assert len(calls) >= at
     assert not stopped.converged
-    assert np.isinf(stopped.eta_se)
-    assert stopped.draws.shape == (200, 2)
+    assert (stopped.eta, stopped.coverage) in [(record.eta, record.coverage) for record in stopped.trace]
+    assert np.isfinite(stopped.draws).all()
+
+
+def test_interrupt_in_the_audit_keeps_the_result(monkeypatch):
+    """What was found and not yet audited is handed over, and said to be so."""
+    model, data = problem()
+
+    def interrupted(*args):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(sys.modules["calibayes.loop"], "audit", interrupted)
+    with pytest.warns(cb.CalibrationWarning, match="interrupted"):
+        stopped = cb.calibrate(model, data, seed=0, **AUTO)
+    assert not stopped.converged
+    assert abs(stopped.coverage - 0.95) < 0.005
+    assert 0 < stopped.eta_se < np.inf
 
 
 def test_cap_on_rungs_is_the_cap():
@@ -233,7 +315,7 @@ def test_cap_on_rungs_is_the_cap():
 
     target, *_ = gamma_target(n=12)
     sampler = cb.SMC(n_particles=200, ess_target=0.9999, max_rungs=3)
-    state = sampler.init(jax.random.key(0), target, pilot(jax.random.key(1), target, 1.0, 1000, None))
+    state = sampler.init(jax.random.key(0), target, pilot(jax.random.key(1), target, 1.0, 1000, None), 1.0)
     state = sampler.move(target, state, 5.0, lambda _: None)
     reach = sampler.reach(state, 5.0)
     assert reach.rungs == 3
@@ -254,25 +336,40 @@ def test_rows_far_from_the_data_are_started_from_the_prior():
     assert abs(np.log(found.eta * y.var())) < 4 * found.eta_se / found.eta + 0.1
 
 
-def test_too_narrow_for_float32_is_said():
-    y = 1e6 + np.random.default_rng(0).normal(size=1000)
+@pytest.mark.parametrize("unit", [300.0, 1e-6])
+def test_no_hint_of_the_scale_is_needed(unit):
+    """In other units eta is another number, and the posterior the same. Nobody need tell the search where to begin."""
+    _, (x, y) = problem()
+    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0 * unit))
+    found = cb.calibrate(model, (x, unit * y), seed=0, **AUTO)
+    usual = cb.calibrate(problem()[0], (x, y), seed=0, **AUTO)
+    assert found.converged
+    # The same counts: what is between them is rounding, and the Monte Carlo error of paths that it parted.
+    assert abs(np.log(unit * found.eta / usual.eta)) < 0.5 * usual.eta_se / usual.eta
+    np.testing.assert_allclose(found.draws.std(0) / unit, usual.draws.std(0), rtol=0.1)
+
+
+def test_too_narrow_for_float32_is_said(options):
+    _, (x, y) = problem()
     model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=1e7))
     with pytest.raises(ValueError, match="too narrow for float32"):
-        cb.calibrate(model, (np.ones((1000, 1)), y), seed=0, **SMALL)
+        cb.calibrate(model, (x, 1e6 + y), seed=0, **options)
 
 
-def test_bad_estimate_is_said():
+def test_bad_estimate_is_said(options):
     model, data = problem()
     for estimate in (lambda draws, weights: jnp.zeros(3), lambda draws, weights: jnp.full(2, jnp.nan)):
         with pytest.raises(ValueError, match="estimate must be 2 finite numbers"):
-            cb.calibrate(model, data, seed=0, estimate=estimate, **SMALL)
+            cb.calibrate(model, data, seed=0, estimate=estimate, **options)
 
 
-def test_undefined_functional_is_said():
+@pytest.mark.parametrize("options", [AUTO | {"sampler": "transport"}, SMALL], ids=["transport", "smc"])
+def test_undefined_functional_is_said(options):
     model, data = problem()
     region = cb.regions.Functional(lambda theta: jnp.log(theta[0] - 2.0))
     with pytest.warns(cb.CalibrationWarning, match="level is NaN on"):
-        cb.calibrate(model, data, seed=0, region=region, max_iterations=2, **SMALL)
+        found = cb.calibrate(model, data, seed=0, region=region, max_iterations=2, **options)
+    assert not found.converged
 
 
 def test_one_sided_search_gives_a_way_out():

@@ -245,7 +245,7 @@ class Loop:
         self.best = found
         answer = found.curve.eta_hat()
         reach = np.log(found.curve.etas[-1] / found.eta)
-        return answer, 0 < answer < np.inf and abs(np.log(answer / found.eta)) <= min(closeness, reach / 2)
+        return answer, bool(0 < answer < np.inf and abs(np.log(answer / found.eta)) <= min(closeness, reach / 2))
 
     def _answer(self, found: Found, eta: float) -> Found:
         """What is found at the quantile of the rows' critical etas."""

@@ -126,7 +126,7 @@ def refit(base: Base, maps: Maps, log_weights: Float[Array, "B M"]) -> Maps:
     return Maps(moved, wider * maps.root @ factor(spread))
 
 
-def _moments(u: Float[Array, "K B M"], log_weights: Float[Array, "B M"], enough: float):
+def _moments(u: Float[Array, "K B M"], log_weights: Float[Array, "B M"], enough: int):
     """Mean and covariance by flattened weights, the covariance shrunk towards one."""
     finite = jnp.maximum(log_weights, log_weights.max(-1, keepdims=True) - 1e4)
 
