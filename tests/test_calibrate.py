@@ -111,7 +111,7 @@ def test_paper_against_grid(median_problem, region, sampler):
         region=REGIONS[region],
         sampler=sampler,
         bootstrap=counts,
-        eta_init=1.6,
+        eta_init=1.5,
         seed=2,
         progress=False,
     )

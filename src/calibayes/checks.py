@@ -218,7 +218,7 @@ def check_start(target: Target, draws: Any, key: PRNGKeyArray) -> Float[Array, "
         _require_finite("draws", draws, None)
         draws = some = jnp.asarray(draws, float)
         low, high = np.asarray(target.coordinates.low), np.asarray(target.coordinates.high)
-        outside = ((draws < low) | (draws > high)).any(0)
+        outside = ((np.asarray(draws) < low) | (np.asarray(draws) > high)).any(0)
         if outside.any():
             k = int(np.argmax(outside))
             raise ValueError(f"draws of parameter {k} must lie within the prior's bounds, {low[k]:g} to {high[k]:g}.")
