@@ -124,7 +124,10 @@ VALUE_ERRORS = {
     "eta_init below": ({"eta_init": -1.0}, "eta_init must be positive"),
     "eta_init inf": ({"eta_init": np.inf}, "eta_init must be positive and finite"),
     "tolerance 0": ({"tolerance": 0.0}, "tolerance must be positive"),
-    "tolerance": ({"bootstrap": 25}, "tolerance = 0.005 cannot be met: with 25 bootstrap rows .* 0.95 is 0.01 away"),
+    "tolerance": (
+        {"bootstrap": 25, "sampler": "smc"},
+        "tolerance = 0.005 cannot be met: with 25 bootstrap rows .* 0.95 is 0.01 away",
+    ),
     "max_iterations": ({"max_iterations": 0}, "max_iterations must be at least 1"),
     "region": ({"region": "ball"}, "region must be one of hpd, ellipsoid.* got 'ball'"),
     "interval": ({"region": cb.regions.Interval(2)}, r"Interval\(2\) asks for a parameter that is not there"),
@@ -288,4 +291,4 @@ def test_numbers_that_do_not_fit():
 def test_level_tolerance_and_rows_must_fit(level, tolerance, n_rows, message, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises((ValueError, TypeError), match=message):
-        check_numbers(level, tolerance, None, 10, n_rows)
+        check_numbers(level, tolerance, None, 10, n_rows, to_tolerance=True)

@@ -200,6 +200,7 @@ class Loop:
             found = self._assess(state, eta)
             if record:
                 self._record(found, live)
+            self.best = found if self.best is None else self.best
             live.phase("coverage curve")
             answer, near = self._reading(found, search.closeness, rough=True)
             side = _side(answer, eta, self.level, found.coverage)
@@ -210,7 +211,7 @@ class Loop:
                 found = self._mended(found, live)
                 state = found.state
                 live.phase("coverage curve")
-                answer, near = self._reading(found, 2 * search.closeness, rough=False)
+                answer, near = self._reading(found, np.inf if closed else 2 * search.closeness, rough=False)
                 if near:
                     return self._answer(found, answer)
                 if closed:
@@ -274,8 +275,11 @@ class Loop:
         if found.converged:
             try:
                 verdict = self._audit(found, live)
-            except (ValueError, RuntimeError, KeyboardInterrupt) as error:
-                found.concerns.append(f"not audited: {str(error) or 'interrupted'}")
+            except (ValueError, RuntimeError) as error:
+                found.concerns.append(f"not audited: {error}")
+                return found
+            except KeyboardInterrupt:
+                found.converged, found.outcome = False, "interrupted in the audit; this is what had been found"
                 return found
             if not verdict.failed:
                 return found
