@@ -127,7 +127,8 @@ class Calibration:
 def _draws(key: PRNGKeyArray, particles: Particles) -> Float[np.ndarray, "M K"]:
     """Equally weighted draws by stratified resampling, a number for which the particles speak."""
     theta, weights = np.asarray(particles.theta[:, 0]), np.asarray(particles.weights[0], np.float64)
-    n = min(_REPORTED, max(len(weights) // 2, min(len(weights), 1_000)))
+    # A quarter as many as particles, so that weights hardly repeat them.
+    n = min(_REPORTED, max(len(weights) // 4, 100))
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).astype(np.uint32))
     cdf = np.cumsum(weights)
     ancestors = np.searchsorted(cdf, (np.arange(n) + rng.uniform(size=n)) / n * cdf[-1], side="right")

@@ -271,6 +271,9 @@ class Loop:
         """The answer if it stands up to an independent sampler; else the fallback's."""
         if found.limited:
             return found
+        if not hasattr(self.target.model.prior, "sample"):
+            found.concerns.append("not audited: the prior cannot be sampled")
+            return found
         eta = self.start.eta
         if found.converged:
             try:
