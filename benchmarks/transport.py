@@ -21,10 +21,10 @@ from benchmarks.__main__ import MEDIAN, SVM
 from calibayes.curve import critical_levels
 from calibayes.estimate import point_estimate
 from calibayes.functions import as_float
-from calibayes.guess import first_eta
 from calibayes.noise import row_keys
 from calibayes.particles import ess
 from calibayes.samplers.asmc import stay
+from calibayes.samplers.guess import first_eta
 from calibayes.samplers.start import COARSE, from_prior, pilot
 from calibayes.target import make_target
 

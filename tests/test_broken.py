@@ -128,12 +128,15 @@ def test_auto_is_right_where_transport_is_not(kind):
     result, told = problem.calibrate("auto")
     assert result.converged
     assert off(problem, result) < THREE_ROWS
-    # It says so, and why.
+    # It says which rows it repaired, and if that was all of them, why.
+    assert len(result.repaired_rows) > 0
+    if len(result.repaired_rows) < ROWS:
+        assert f"{len(result.repaired_rows)} rows whose weights had failed" in result.message
+        return
     (message,) = told
     assert "every row was sampled by SMC from the prior" in message
     assert "transport failed its audit" in message or "transport found no answer" in message
     assert message == f"calibration: {result.message}."
-    np.testing.assert_array_equal(result.repaired_rows, np.arange(ROWS))
 
 
 def test_a_wall_that_the_prior_tells_of_is_none():

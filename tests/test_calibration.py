@@ -169,7 +169,7 @@ def test_a_pickled_result_says_that_it_cannot_be_asked(result):
     loaded = pickle.loads(pickle.dumps(result))
     assert loaded.eta == result.eta
     for question in (loaded.at, loaded.intervals, loaded.validate):
-        with pytest.raises(RuntimeError, match=r"loaded from a file.*calibrate again"):
+        with pytest.raises(RuntimeError, match=r"copied or loaded.*calibrate again"):
             question()
 
 

@@ -36,7 +36,7 @@ def curves():
 
 
 def test_band_holds_the_coverage_and_narrows_with_rows():
-    curve = grouped_curve(0, 0.0)
+    curve = eqx.tree_at(lambda c: c.groups, grouped_curve(0, 0.0), 1)
     for level in (None, 0.9, 0.5):
         band, coverage = curve.band(level), curve.coverage(level)
         assert band.shape == (15, 2)
@@ -48,6 +48,13 @@ def test_band_holds_the_coverage_and_narrows_with_rows():
     fewer = Curve(curve.etas, curve.critical_levels[:, :50], curve.ess, 0.95)
     assert (np.diff(fewer.band(0.5)) > 2 * np.diff(curve.band(0.5))).all()
     assert Curve.empty(50, 0.95).band().shape == (0, 2)
+
+
+def test_band_is_wider_where_rows_share_particles():
+    curve = grouped_curve(0, 1.0)
+    assert curve._design_effect(0.95) > 1.5
+    alone = eqx.tree_at(lambda c: c.groups, curve, 1)
+    assert (np.diff(curve.band())[5:10] > 1.15 * np.diff(alone.band())[5:10]).all()
 
 
 def test_band_holds_the_probability_behind_it(curves):

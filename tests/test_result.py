@@ -170,7 +170,7 @@ def test_ctrl_c_leaves_the_best_result_so_far(changes):
     assert len(stopped.trace) >= 1
     closest = min(stopped.trace, key=lambda record: (abs(record.coverage - 0.95), -record.iteration))
     assert stopped.eta == closest.eta
-    assert len(stopped.draws) >= 200
+    assert len(stopped.draws) >= 100
     assert np.isfinite(stopped.draws).all()
 
 
@@ -302,7 +302,7 @@ def test_interrupt_in_the_audit_keeps_the_result(monkeypatch):
     def interrupted(*args):
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(sys.modules["calibayes.loop"], "audit", interrupted)
+    monkeypatch.setattr(sys.modules["calibayes.fallback"], "audit", interrupted)
     with pytest.warns(cb.CalibrationWarning, match="interrupted"):
         stopped = cb.calibrate(model, data, seed=0, **AUTO)
     assert not stopped.converged

@@ -10,6 +10,7 @@ import numpy as np
 from calibayes.bootstrap import Bootstrap
 from calibayes.calibration import Calibration, Problem
 from calibayes.checks import as_key, check_counts, check_data, check_draws, check_estimate, check_numbers, check_start
+from calibayes.fallback import make_sure
 from calibayes.kernels import Kernel
 from calibayes.loop import Loop
 from calibayes.model import GibbsModel
@@ -17,7 +18,6 @@ from calibayes.progress import LiveLine
 from calibayes.regions import Region, as_region
 from calibayes.result import Result
 from calibayes.samplers import MCMC, SMC, Sampler, Transport
-from calibayes.samplers.start import COARSE
 from calibayes.search import Bracket, RobbinsMonro, Search
 from calibayes.target import make_target
 
@@ -77,7 +77,6 @@ def calibrate(
     began = time.perf_counter()
     observations = check_data(model, data, names)
     sampler = _as_sampler(sampler)
-    audited = isinstance(sampler, Transport) and sampler.audit
     size = sampler.size(observations.dim)
     rows = check_counts(bootstrap, observations.n, _ROWS if isinstance(sampler, Transport) else _PAPER_ROWS)
     n_rows = rows.n_rows if isinstance(rows, Bootstrap) else len(rows)
@@ -101,7 +100,6 @@ def calibrate(
         draws=check_start(target, draws, check_key),
         region=region,
         sampler=sampler,
-        fallback=_fallback(size) if audited else None,
         search=search,
         estimate=estimate,
         eta=None if eta_init is None else float(eta_init),
@@ -123,6 +121,8 @@ def calibrate(
     problem = Problem(model, data, observations.data, observations.names, drawn_from, counts, settings, draw_key)
     with LiveLine(progress, size) as live:
         found = loop.run(live)
+        if isinstance(sampler, Transport) and sampler.audit:
+            loop, found = make_sure(loop, found, live)
     return Calibration(problem, loop, found).result()
 
 
@@ -163,15 +163,3 @@ def _as_sampler(sampler: str | Sampler) -> Sampler:
             f"got {sampler!r}."
         )
     return SAMPLERS[sampler]()
-
-
-def _fallback(n_particles: int) -> SMC:
-    """What takes over where transport fails: particles from the prior on every row, by coarse rungs."""
-    return SMC(
-        n_particles=n_particles,
-        ess_target=COARSE.ess_target,
-        resample_below=COARSE.resample_below,
-        n_moves=COARSE.n_moves,
-        kernel=COARSE.kernel,
-        start="prior",
-    )

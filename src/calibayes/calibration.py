@@ -16,7 +16,8 @@ from jaxtyping import Float, PRNGKeyArray, PyTree
 from calibayes.bootstrap import Bootstrap
 from calibayes.checks import CalibrationWarning, as_key, check_counts, check_level
 from calibayes.curve import Coverage
-from calibayes.loop import Found, Loop
+from calibayes.found import Found
+from calibayes.loop import Loop
 from calibayes.model import GibbsModel
 from calibayes.particles import Particles
 from calibayes.progress import LiveLine
@@ -98,12 +99,16 @@ class Calibration:
         level = self.loop.level if level is None else level
         check_level(level, self.found.coverage.n_rows)
         tails = [(1 - level) / 2, (1 + level) / 2]
-        rows = []
-        for k in range(self.loop.target.dim):
-            own = self._at(level, Interval(k)).result()
-            rows.append((*np.quantile(own.draws[:, k], tails), own.eta, own.eta_se))
-        low, high, etas, errors = np.array(rows).T
-        return Intervals(list(self.problem.names), level, np.stack([low, high], -1), etas, errors)
+        each = [self._at(level, Interval(k)).result() for k in range(self.loop.target.dim)]
+        return Intervals(
+            list(self.problem.names),
+            level,
+            bounds=np.array([np.quantile(own.draws[:, k], tails) for k, own in enumerate(each)]),
+            eta=np.array([own.eta for own in each]),
+            eta_se=np.array([own.eta_se for own in each]),
+            converged=np.array([own.converged for own in each]),
+            messages=[own.message for own in each],
+        )
 
     def validate(self, bootstrap: Any, seed: Any) -> Coverage:
         """Coverage at eta on rows that had no part in choosing it."""

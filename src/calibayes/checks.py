@@ -222,11 +222,16 @@ def check_start(target: Target, draws: Any, key: PRNGKeyArray) -> Float[Array, "
         if outside.any():
             k = int(np.argmax(outside))
             raise ValueError(f"draws of parameter {k} must lie within the prior's bounds, {low[k]:g} to {high[k]:g}.")
-    at = evaluate(target.row(0), target.coordinates.unconstrain(some.T[:, None, :]))
-    if np.isnan(at.risk).all():
+    risk = np.asarray(evaluate(target.row(0), target.coordinates.unconstrain(some.T[:, None, :])).risk)
+    if np.isnan(risk).all():
         raise ValueError(
             f"the loss is NaN at every one of {len(some)} draws of the {'prior' if draws is None else 'start'}. "
             "Check it at one: loss(theta, datum)."
+        )
+    if draws is not None and not np.isfinite(risk).all():
+        raise ValueError(
+            f"the loss is infinite or NaN at {(~np.isfinite(risk)).sum()} of {len(draws)} draws, which cannot be of "
+            "the posterior: leave them out."
         )
     return draws
 

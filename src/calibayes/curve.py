@@ -107,8 +107,11 @@ class Curve(eqx.Module):
         return float(np.sqrt(low * high)) if low > 0 and high < np.inf else float(low if low == 0 else high)
 
     def band(self, level: float | None = None) -> Float[np.ndarray, "G 2"]:
-        """Pointwise 95% intervals of the coverage, from the number of bootstrap rows (Wilson's)."""
-        n = self.critical_levels.shape[1]
+        """Pointwise 95% intervals of the coverage, from the number of bootstrap rows (Wilson's).
+
+        Rows that share particles count for fewer.
+        """
+        n = round(self.critical_levels.shape[1] / self._design_effect(self.level if level is None else level))
         counts = np.round(self.coverage(level) * n).astype(int)
         return np.array([Coverage(int(count), n).interval for count in counts]).reshape(-1, 2)
 
@@ -190,12 +193,13 @@ def _levels_on_grid(
 def critical_levels(
     target: Target, particles: Particles, eta: Float[Array, ""], region: Region, point: Float[Array, " K"]
 ) -> Float[Array, " B"]:
-    """The critical level of the point on every row."""
+    """The critical level of the point on every row; NaN where no particle has any weight."""
     at = jnp.broadcast_to(point[:, None, None], (target.dim, target.n_rows, 1))
     density_at = -eta * target.risk(at)[:, 0] + target.log_prior(at)[:, 0]
     drawn = target.constrained(particles)
     cloud = Cloud(drawn.theta, drawn.weights, log_density(drawn, jnp.full(target.n_rows, eta)))
-    return region.critical_level(cloud, Point(point, jnp.where(jnp.isnan(density_at), -jnp.inf, density_at)))
+    levels = region.critical_level(cloud, Point(point, jnp.where(jnp.isnan(density_at), -jnp.inf, density_at)))
+    return jnp.where((cloud.weights > 0).any(-1), levels, jnp.nan)
 
 
 def _half_width(particles: Particles, eta: float) -> float:

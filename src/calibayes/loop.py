@@ -2,7 +2,7 @@
 
 Paper, figures 1 and 3: the two algorithms differ in the sampler alone. A stochastic search stops at the first coverage
 near the level; a bracketing one, and any search's refinement, solves for eta on the rows' critical etas (see
-`calibayes.curve`). Where a fallback is given, the answer is audited, and the fallback takes over if it fails.
+`calibayes.curve`).
 """
 
 import time
@@ -17,52 +17,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from calibayes.audit import audit
 from calibayes.curve import FEW_POINTS, POINTS, Coverage, Curve, critical_levels, local_curve
 from calibayes.estimate import point_estimate, points_along
+from calibayes.found import Found, concerns_of
 from calibayes.functions import as_float
-from calibayes.guess import first_eta
 from calibayes.particles import Particles, pool, quantile, shift
 from calibayes.progress import LiveLine
 from calibayes.regions import Region
 from calibayes.result import Record
-from calibayes.samplers import Transport
-from calibayes.samplers.base import Reach, Sampler, Snapshot
-from calibayes.samplers.pool import CREW, Pool
+from calibayes.samplers.base import Sampler, Snapshot
 from calibayes.search import Bracket, Search
 from calibayes.target import Target
 
-_COLLAPSED = 10.0
-_FEW = 100.0
 _RELOCATIONS = 4
-_NEARBY = 0.3
 _FARTHEST = 1e5
 """Learning rates are looked for within this factor of the first."""
-
-
-@dataclass
-class Found:
-    """An iteration's answer, or the refined one."""
-
-    eta: float
-    coverage: Coverage
-    point: Float[Array, " K"]
-    particles: Particles
-    """On the data."""
-    state: Any
-    sampled: float
-    """The learning rate the state is at; `eta` is read off the curve around it."""
-    reach: Reach
-    concerns: list[str]
-    curve: Curve | None = None
-    converged: bool = False
-    limited: bool = False
-    """Stopped because it was told to, after so many iterations."""
-    outcome: str = ""
-
-    @property
-    def message(self) -> str:
-        return "; ".join([self.outcome, *self.concerns])
 
 
 @dataclass
@@ -73,7 +42,6 @@ class Loop:
     draws: Float[Array, "M K"] | None
     region: Region
     sampler: Sampler
-    fallback: Sampler | None
     search: Search
     estimate: str | Callable[..., Any]
     eta: float | None
@@ -90,19 +58,16 @@ class Loop:
     interrupted: bool = False
 
     def run(self, live: LiveLine) -> Found:
-        """The search, what makes sure of it, and the curve around the answer."""
-        found = self._guarded(lambda: self._search(live))
-        if self.fallback is not None and not self.interrupted:
-            found = self._audited(found, self.fallback, live)
-        return found
+        """The search, and the curve around its answer."""
+        return self.guarded(lambda: self._search(live))
 
     def again(self, found: Found, region: Region, level: float, live: LiveLine) -> tuple["Loop", Found]:
         """Another region or level, from the particles that are there. Not audited again."""
         search = Bracket()
-        loop = replace(self, region=region, level=level, trace=[], best=None, search=search, fallback=None)
-        return loop, loop._guarded(lambda: loop._solve(found.state, found.sampled, search, self.max_iterations, live))
+        loop = replace(self, region=region, level=level, trace=[], best=None, search=search)
+        return loop, loop.guarded(lambda: loop.solve(found.state, found.sampled, search, self.max_iterations, live))
 
-    def _guarded(self, search: Callable[[], Found]) -> Found:
+    def guarded(self, search: Callable[[], Found]) -> Found:
         """What a search finds; what it had, if it was cut short."""
         try:
             found = search()
@@ -127,12 +92,7 @@ class Loop:
     ) -> Coverage:
         """Coverage of the answer on other rows."""
         target = target.recentre(self.target.reference)
-        start = self.start
-        if not isinstance(self.sampler, Transport):
-            # The user's draws, if there are any, are of the posterior at their own eta; moves take care of the rest.
-            start = self.sampler.begin(begin_key, target, found.eta, self.draws)
-        else:
-            start = start._replace(target=target)
+        start = self.sampler.begin_again(begin_key, target, self.start, found.eta, self.draws)
         loop = replace(self, target=target, trace=[], best=None)
         state = self.sampler.init(init_key, target, start, found.eta)
         state = self.sampler.mend(target, state, live.share)
@@ -151,15 +111,14 @@ class Loop:
         live.phase("start: bootstrap rows")
         eta = self.eta
         if eta is None:
-            pooled = isinstance(self.start, Pool)
-            eta = first_eta(self.target, self.start, self.region, self.level) if pooled else self.start.eta
+            eta = self.sampler.first_eta(self.target, self.start, self.region, self.level)
         state = self.sampler.init(init_key, self.target, self.start, eta)
         if isinstance(self.search, Bracket):
-            return self._solve(state, eta, self.search, self.max_iterations, live)
+            return self.solve(state, eta, self.search, self.max_iterations, live)
         found = self._approximate(state, eta, live)
         if found.converged and getattr(self.search, "refine", False):
             outcome = found.outcome
-            found = self._solve(found.state, found.eta, Bracket(_NEARBY), _RELOCATIONS, live, record=False)
+            found = self.solve(found.state, found.eta, Bracket.nearby(), _RELOCATIONS, live, record=False)
             found.outcome = outcome if found.converged else f"{outcome}; {found.outcome}"
             found.converged = True
         return found
@@ -193,7 +152,7 @@ class Loop:
         )
         return self.best
 
-    def _solve(self, state: Any, eta: float, search: Bracket, limit: int, live: LiveLine, record: bool = True) -> Found:
+    def solve(self, state: Any, eta: float, search: Bracket, limit: int, live: LiveLine, record: bool = True) -> Found:
         """The eta that the curve around it gives back, from rows that have been mended where they need it."""
         searching, first = search.init(as_float(eta)), eta
         for _ in range(limit):
@@ -261,64 +220,11 @@ class Loop:
             eta=eta,
             coverage=Coverage(covered, found.coverage.n_rows),
             particles=particles,
-            point=self._point(particles, eta),
+            point=self.point(particles, eta),
             converged=True,
             outcome=outcome,
         )
         return self.best
-
-    def _audited(self, found: Found, fallback: Sampler, live: LiveLine) -> Found:
-        """The answer if it stands up to an independent sampler; else the fallback's."""
-        if found.limited:
-            return found
-        if not hasattr(self.target.model.prior, "sample"):
-            found.concerns.append("not audited: the prior cannot be sampled")
-            return found
-        eta = self.start.eta
-        if found.converged:
-            try:
-                verdict = self._audit(found, live)
-            except (ValueError, RuntimeError) as error:
-                found.concerns.append(f"not audited: {error}")
-                return found
-            except KeyboardInterrupt:
-                found.converged, found.outcome = False, "interrupted in the audit; this is what had been found"
-                return found
-            if not verdict.failed:
-                return found
-            found.converged, eta = False, found.sampled
-            found.concerns.append(f"transport failed its audit ({verdict.finding})")
-        else:
-            found.concerns.append(f"transport found no answer ({found.outcome})")
-        found.outcome = "no answer to rely on"
-        live.phase("every row from the prior")
-        second = replace(self, sampler=fallback, fallback=None, best=None, fell_back=True)
-        try:
-            return self._adopt(second, second._guarded(lambda: second._sampled_afresh(eta, live)), found, live)
-        except (ValueError, RuntimeError, KeyboardInterrupt) as error:
-            found.concerns.append(f"and SMC from the prior could not take over: {str(error) or 'interrupted'}")
-            return found
-
-    def _sampled_afresh(self, eta: float, live: LiveLine) -> Found:
-        state = self.sampler.init(jax.random.fold_in(self.key, 3), self.target, self.start, eta)
-        return self._solve(state, eta, Bracket(_NEARBY), self.max_iterations, live)
-
-    def _adopt(self, second: "Loop", found: Found, first: Found, live: LiveLine) -> Found:
-        """The fallback's answer as this loop's own, if it stands up itself."""
-        found.concerns.extend([*first.concerns, "so every row was sampled by SMC from the prior"])
-        if found.converged:
-            verdict = second._audit(found, live)
-            if verdict.failed:
-                found.converged = False
-                found.outcome = f"SMC failed the audit too: {verdict.finding}. Do not rely on this eta"
-        self.sampler, self.fallback, self.fell_back, self.best = second.sampler, None, True, found
-        return found
-
-    def _audit(self, found: Found, live: LiveLine) -> Any:
-        live.phase(f"audit of {CREW} rows from the prior")
-        key = jax.random.fold_in(self.key, 4)
-        point = self._point(self.sampler.data(found.state), found.sampled)
-        return audit(key, self.target, found.state.particles, found.sampled, self.region, point)
 
     def _assess(self, state: Any, eta: float) -> Found:
         reach = self.sampler.reach(state, eta)
@@ -326,13 +232,13 @@ class Loop:
         if short:
             raise _OutOfReachError(f"{short} rows did not reach eta = {eta:.4g} within the sampler's cap on rungs")
         data = self.sampler.data(state)
-        point = self._point(data, eta)
+        point = self.point(data, eta)
         levels = np.asarray(critical_levels(self.target, state.particles, as_float(eta), self.region, point))[1:]
         coverage = Coverage(int((levels <= self.level).sum()), len(levels))
-        concerns = _concerns(reach, int(np.isnan(levels).sum()))
+        concerns = concerns_of(reach, int(np.isnan(levels).sum()))
         return Found(eta, coverage, point, data, state, eta, reach, concerns)
 
-    def _point(self, particles: Particles, eta: float) -> Float[Array, " K"]:
+    def point(self, particles: Particles, eta: float) -> Float[Array, " K"]:
         key = jax.random.fold_in(self.key, 1)
         point = point_estimate(self.estimate, key, self.target.row(0), particles, eta)
         if point.shape != (self.target.dim,) or not np.isfinite(point).all():
@@ -365,7 +271,6 @@ class Loop:
             key = jax.random.fold_in(self.key, 1)
             return points_along(self.estimate, key, self.target.row(0), data, found.eta, etas)
 
-        groups = CREW if isinstance(self.sampler, Transport) else 1
         return local_curve(
             self.target,
             snapshots,
@@ -373,7 +278,7 @@ class Loop:
             self.region,
             points_of,
             self.level,
-            groups,
+            self.sampler.populations,
             FEW_POINTS if rough else POINTS,
         )
 
@@ -442,23 +347,3 @@ def _marginal_intervals(particles: Particles, level: Float[Array, ""]) -> Float[
     weights = jnp.broadcast_to(particles.weights, theta.shape)
     tails = [jnp.full(len(theta), tail) for tail in (0.5 * (1 - level), 0.5 * (1 + level))]
     return jnp.stack([quantile(theta, weights, tail) for tail in tails], -1)
-
-
-def _concerns(reach: Reach, undefined: int) -> list[str]:
-    """What a user should know of the sampling, in words."""
-    concerns = list(reach.concerns)
-    collapsed, typical = int((reach.ess < _COLLAPSED).sum()), float(np.median(reach.ess))
-    if collapsed:
-        concerns.append(f"the effective size collapsed on {collapsed} rows, to below {_COLLAPSED:g}")
-    if typical < _FEW:
-        concerns.append(
-            f"the effective size of a row is only {typical:.0f}, which biases eta low: use more particles or draws"
-        )
-    unmixed = int(reach.unmixed.sum())
-    if unmixed:
-        concerns.append(f"particles had not settled on {unmixed} rows: try an eta_init nearer to the answer")
-    if undefined:
-        concerns.append(f"the region's level is NaN on {undefined} rows, which count as not covered")
-    if reach.invalid:
-        concerns.append(f"the loss was NaN at {reach.invalid} proposed particles, which were given up")
-    return concerns

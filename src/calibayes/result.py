@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from calibayes.curve import Coverage as Coverage
 from calibayes.curve import Curve
@@ -40,6 +40,9 @@ class Intervals:
     bounds: Float[np.ndarray, "K 2"]
     eta: Float[np.ndarray, " K"]
     eta_se: Float[np.ndarray, " K"]
+    converged: Bool[np.ndarray, " K"]
+    messages: list[str]
+    """What was found for each, in words."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.bounds, dtype=dtype)
@@ -49,7 +52,8 @@ class Intervals:
         table = [["", f"{percent} low", f"{percent} high", "eta", "se"]]
         for name, bounds, eta, error in zip(self.names, self.bounds, self.eta, self.eta_se, strict=True):
             table.append([name, *(f"{v:.4g}" for v in (*bounds, eta)), f"{error:.2g}"])
-        return "\n".join(_aligned(table))
+        lost = [f"NOT CONVERGED: {self.names[k]}: {self.messages[k]}" for k in np.flatnonzero(~self.converged)]
+        return "\n".join([*_aligned(table), *lost])
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,7 +88,10 @@ class Result:
     """What answers when the result is asked again; not kept when it is pickled."""
 
     def at(self, level: float | None = None, region: str | Region | None = None) -> "Result":
-        """The calibration for another level or another region, from the particles that are there."""
+        """The calibration for another level or another region, from the particles that are there.
+
+        The audit of `sampler="auto"` is not repeated: what it found of the particles was found for this region.
+        """
         return self._calibration().at(level, region)
 
     def intervals(self, level: float | None = None) -> "Intervals":
@@ -100,7 +107,7 @@ class Result:
 
     def _calibration(self) -> Any:
         if self.calibration is None:
-            raise RuntimeError("this result was loaded from a file, without its particles: calibrate again to ask it.")
+            raise RuntimeError("this result was copied or loaded, without its particles: calibrate again to ask it.")
         return self.calibration
 
     def __getstate__(self) -> dict[str, Any]:

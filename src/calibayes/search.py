@@ -95,6 +95,11 @@ class Bracket(Search):
 
     closeness: float = eqx.field(static=True, default=0.05)
 
+    @staticmethod
+    def nearby() -> "Bracket":
+        """For particles good enough to be reweighted over some distance."""
+        return Bracket(closeness=0.3)
+
     def __check_init__(self):
         if not self.closeness > 0:
             raise ValueError(f"closeness must be positive; got {self.closeness}.")

@@ -2,13 +2,14 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from calibayes.particles import Particles
+from calibayes.regions import Region
 from calibayes.samplers.start import pilot
 from calibayes.target import Target
 
@@ -45,6 +46,9 @@ class Snapshot(NamedTuple):
 class Sampler(eqx.Module):
     """Its state has `particles`, one `Particles` over all rows."""
 
+    populations: ClassVar[int] = 1
+    """Rows b, b + populations, ... share the Monte Carlo error of the same draws."""
+
     @abstractmethod
     def size(self, dim: int) -> int:
         """Particles a row, for so many parameters."""
@@ -55,6 +59,17 @@ class Sampler(eqx.Module):
     def begin(self, key: PRNGKeyArray, target: Target, eta: float | None, draws: Float[Array, "M K"] | None) -> Any:
         """Draws on the data to start from: `target` with its reference among them, `particles`, and their `eta`."""
         return pilot(key, target, 1.0 if eta is None else eta, max(self.size(target.dim), 1000), draws)
+
+    def begin_again(
+        self, key: PRNGKeyArray, target: Target, start: Any, eta: float, draws: Float[Array, "M K"] | None
+    ) -> Any:
+        """What to start from on other rows of the same data, given what it began with."""
+        # The user's draws, if there are any, are of the posterior at their own eta; moves take care of the rest.
+        return self.begin(key, target, eta, draws)
+
+    def first_eta(self, target: Target, start: Any, region: Region, level: float) -> float:
+        """Where to look first for the learning rate at which sets cover at `level`."""
+        return start.eta
 
     @abstractmethod
     def init(self, key: PRNGKeyArray, target: Target, start: Any, eta: float) -> Any:

@@ -32,6 +32,7 @@ from calibayes.particles import (
     products,
     transform,
 )
+from calibayes.sandwich import influences, shifts
 from calibayes.target import Target, log_density
 
 _ENOUGH = 25
@@ -90,6 +91,24 @@ class Maps(eqx.Module):
             jnp.where(chosen[None], self.centre, other.centre),
             jnp.where(chosen[:, None, None], self.root, other.root),
         )
+
+
+@eqx.filter_jit
+def first_maps(target: Target, base: Base, pool: Particles, eta: Float[Array, ""], ratio: Float[Array, ""]) -> Maps:
+    """The pool's mean moved by the infinitesimal jackknife, its spread scaled to the row's number of observations."""
+    moves = shifts(target, influences(target, pool, jnp.full(pool.risk.shape[0], eta)))
+    maps = spread(base, target, ratio)
+    return Maps(maps.centre + moves, maps.root)
+
+
+@eqx.filter_jit
+def spread(base: Base, target: Target, ratio: Float[Array, ""]) -> Maps:
+    """The pool as it is, but as wide as `ratio` times its learning rate over the row's makes it."""
+    totals = target.counts.sum((0, 1))
+    n = (target.counts[:, :, 0] > 0).sum(dtype=totals.dtype)
+    width = jnp.sqrt(ratio * n / totals)
+    centre = jnp.broadcast_to(base.centre[:, None], (target.dim, target.n_rows))
+    return Maps(centre, width[:, None, None] * base.root[None])
 
 
 @eqx.filter_jit

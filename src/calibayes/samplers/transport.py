@@ -12,7 +12,7 @@ that no particle came to, an audit can (`calibayes.audit`).
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,12 +24,13 @@ from calibayes.diagnostics import pareto_k, pareto_k_limit
 from calibayes.functions import as_float
 from calibayes.noise import row_keys
 from calibayes.particles import Particles, choose, ess
+from calibayes.regions import Region
 from calibayes.samplers.asmc import start_walking
 from calibayes.samplers.base import Reach, Sampler, Snapshot
-from calibayes.samplers.maps import Base, Maps, refit, weigh
+from calibayes.samplers.guess import first_eta
+from calibayes.samplers.maps import Base, Maps, first_maps, refit, spread, weigh
 from calibayes.samplers.pool import CREW, Pool, draw_pool, move_pool
 from calibayes.samplers.start import COARSE, by_mcmc, climb_to, from_prior
-from calibayes.sandwich import influences, shifts
 from calibayes.target import Target
 
 _GOOD = 0.8
@@ -87,6 +88,7 @@ class Transport(Sampler):
     sampler checks some rows at the end, and takes over if they are wrong.
     """
 
+    populations: ClassVar[int] = CREW
     n_particles: int | None = eqx.field(static=True, default=None)
     max_evaluations: int = eqx.field(static=True, default=3)
     repair: bool = eqx.field(static=True, default=True)
@@ -103,6 +105,14 @@ class Transport(Sampler):
         start = None if draws is None else (draws, 1.0 if eta is None else eta)
         return draw_pool(key, target, self.size(target.dim), start)
 
+    def begin_again(
+        self, key: PRNGKeyArray, target: Target, start: Pool, eta: float, draws: Float[Array, "M K"] | None
+    ) -> Pool:
+        return start._replace(target=target)
+
+    def first_eta(self, target: Target, start: Pool, region: Region, level: float) -> float:
+        return first_eta(target, start, region, level)
+
     def init(self, key: PRNGKeyArray, target: Target, start: Pool, eta: float) -> TransportState:
         return self._carry(key, target, {0: start}, eta)
 
@@ -117,7 +127,7 @@ class Transport(Sampler):
         at, ratio = as_float(eta), as_float(pool.eta / eta)
         base = Base.of(pool.particles, as_float(pool.eta))
         crew = target.rows(jnp.zeros(CREW, int))
-        data, _ = weigh(crew, base, _spread(base, crew, ratio), at)
+        data, _ = weigh(crew, base, spread(base, crew, ratio), at)
         maps = first_maps(target, base, pool.particles, as_float(pool.eta), ratio)
         first = Carried(maps, *weigh(target, base, maps, at))
         none = np.zeros(target.n_rows, bool)
@@ -215,24 +225,6 @@ def _finish(
         particles = _choose(jnp.asarray(hopeless), anew, particles)
     walkers, settled = by_mcmc(mix_key, target, particles, state.eta, at_least=0)
     return walkers.particles, np.asarray(settled)
-
-
-@eqx.filter_jit
-def first_maps(target: Target, base: Base, pool: Particles, eta: Float[Array, ""], ratio: Float[Array, ""]) -> Maps:
-    """The pool's mean moved by the infinitesimal jackknife, its spread scaled to the row's number of observations."""
-    moves = shifts(target, influences(target, pool, jnp.full(CREW, eta)))
-    maps = _spread(base, target, ratio)
-    return Maps(maps.centre + moves, maps.root)
-
-
-@eqx.filter_jit
-def _spread(base: Base, target: Target, ratio: Float[Array, ""]) -> Maps:
-    """The pool as it is, but as wide as `ratio` times its learning rate over the row's makes it."""
-    totals = target.counts.sum((0, 1))
-    n = (target.counts[:, :, 0] > 0).sum(dtype=totals.dtype)
-    width = jnp.sqrt(ratio * n / totals)
-    centre = jnp.broadcast_to(base.centre[:, None], (target.dim, target.n_rows))
-    return Maps(centre, width[:, None, None] * base.root[None])
 
 
 @eqx.filter_jit

@@ -14,9 +14,8 @@ from calibayes.curve import Curve
 from calibayes.functions import as_float
 from calibayes.particles import Particles, inverse_factor, normalise, transform
 from calibayes.regions import Cloud, Point, Region
-from calibayes.samplers.maps import Base
+from calibayes.samplers.maps import Base, first_maps
 from calibayes.samplers.pool import Pool
-from calibayes.samplers.transport import first_maps
 from calibayes.target import Target
 
 _WITHIN = 16.0

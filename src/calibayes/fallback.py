@@ -1,0 +1,76 @@
+"""What makes sure of transport's answer: an audit, and SMC from the prior on every row where it fails."""
+
+from dataclasses import replace
+
+import jax
+
+from calibayes.audit import Audit, audit
+from calibayes.found import Found
+from calibayes.loop import Loop
+from calibayes.progress import LiveLine
+from calibayes.samplers import SMC
+from calibayes.samplers.pool import CREW
+from calibayes.samplers.start import COARSE, Pilot
+from calibayes.search import Bracket
+
+
+def make_sure(loop: Loop, found: Found, live: LiveLine) -> tuple[Loop, Found]:
+    """The answer if it stands up to an independent sampler; else SMC's. What is known to be wrong says so."""
+    if found.limited or loop.interrupted:
+        return loop, found
+    if not hasattr(loop.target.model.prior, "sample"):
+        found.concerns.append("not audited: the prior cannot be sampled")
+        return loop, found
+    eta = loop.start.eta
+    if found.converged:
+        try:
+            verdict = _audit(loop, found, live)
+        except (ValueError, RuntimeError) as error:
+            found.concerns.append(f"not audited: {error}")
+            return loop, found
+        except KeyboardInterrupt:
+            found.converged, found.outcome = False, "interrupted in the audit; this is what had been found"
+            return loop, found
+        if not verdict.failed:
+            return loop, found
+        eta = found.sampled
+        found.concerns.append(f"transport failed its audit ({verdict.finding})")
+    else:
+        found.concerns.append(f"transport found no answer ({found.outcome})")
+    found.converged, found.outcome = False, "no answer to rely on"
+    try:
+        return _sampled_afresh(loop, found, eta, live)
+    except (ValueError, RuntimeError, KeyboardInterrupt) as error:
+        found.concerns.append(f"and SMC from the prior could not take over: {str(error) or 'interrupted'}")
+        return loop, found
+
+
+def _sampled_afresh(loop: Loop, first: Found, eta: float, live: LiveLine) -> tuple[Loop, Found]:
+    """SMC's answer, if it stands up itself; it goes on with the trace."""
+    live.phase("every row from the prior")
+    size = loop.sampler.size(loop.target.dim)
+    # From the prior by the ladder that the pool and the audit came by.
+    ladder = {name: getattr(COARSE, name) for name in ("ess_target", "resample_below", "n_moves", "kernel")}
+    sampler = SMC(size, start="prior", **ladder)
+    start = Pilot(loop.target, loop.start.particles.flat(), loop.start.eta)
+    second = replace(loop, sampler=sampler, start=start, best=None, fell_back=True)
+
+    def search() -> Found:
+        state = sampler.init(jax.random.fold_in(loop.key, 3), loop.target, start, eta)
+        return second.solve(state, eta, Bracket.nearby(), loop.max_iterations, live)
+
+    found = second.guarded(search)
+    found.concerns.extend([*first.concerns, "so every row was sampled by SMC from the prior"])
+    if found.converged:
+        verdict = _audit(second, found, live)
+        if verdict.failed:
+            found.converged = False
+            found.outcome = f"SMC failed the audit too: {verdict.finding}. Do not rely on this eta"
+    return second, found
+
+
+def _audit(loop: Loop, found: Found, live: LiveLine) -> Audit:
+    live.phase(f"audit of {CREW} rows from the prior")
+    key = jax.random.fold_in(loop.key, 4)
+    point = loop.point(loop.sampler.data(found.state), found.sampled)
+    return audit(key, loop.target, found.state.particles, found.sampled, loop.region, point)

@@ -1,0 +1,59 @@
+"""What an iteration of the loop found, and what a user should know of it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from calibayes.curve import Coverage, Curve
+from calibayes.particles import Particles
+from calibayes.samplers.base import Reach
+
+_COLLAPSED = 10.0
+_FEW = 100.0
+
+
+@dataclass
+class Found:
+    """An iteration's answer, or the refined one."""
+
+    eta: float
+    coverage: Coverage
+    point: Float[Array, " K"]
+    particles: Particles
+    """On the data."""
+    state: Any
+    sampled: float
+    """The learning rate the state is at; `eta` is read off the curve around it."""
+    reach: Reach
+    concerns: list[str]
+    curve: Curve | None = None
+    converged: bool = False
+    limited: bool = False
+    """Stopped because it was told to, after so many iterations."""
+    outcome: str = ""
+
+    @property
+    def message(self) -> str:
+        return "; ".join([self.outcome, *self.concerns])
+
+
+def concerns_of(reach: Reach, undefined: int) -> list[str]:
+    """What a user should know of the sampling, in words."""
+    concerns = list(reach.concerns)
+    collapsed, typical = int((reach.ess < _COLLAPSED).sum()), float(np.median(reach.ess))
+    if collapsed:
+        concerns.append(f"the effective size collapsed on {collapsed} rows, to below {_COLLAPSED:g}")
+    if typical < _FEW:
+        concerns.append(
+            f"the effective size of a row is only {typical:.0f}, which biases eta low: use more particles or draws"
+        )
+    unmixed = int(reach.unmixed.sum())
+    if unmixed:
+        concerns.append(f"particles had not settled on {unmixed} rows: try an eta_init nearer to the answer")
+    if undefined:
+        concerns.append(f"the region's level is NaN on {undefined} rows, which count as not covered")
+    if reach.invalid:
+        concerns.append(f"the loss was NaN at {reach.invalid} proposed particles, which were given up")
+    return concerns
