@@ -1,4 +1,4 @@
-.PHONY: demo test lint format bench study picture lock clean
+.PHONY: demo test lint format bench seeds results picture lock clean
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -21,8 +21,11 @@ bench: .venv/installed
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.transport
 
-study: .venv/installed
-	$(BIN)/python -m studies.eta_se
+seeds: .venv/installed
+	$(BIN)/python -m benchmarks.eta_se
+
+results: .venv/installed
+	$(BIN)/calibayes study page --readme README.md
 
 .venv/installed: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "calibayes needs Python 3.11 or later; try make PYTHON=python3.12")'

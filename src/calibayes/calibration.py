@@ -14,15 +14,17 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from calibayes.bootstrap import Bootstrap
-from calibayes.checks import CalibrationWarning, as_key, check_counts, check_level
-from calibayes.curve import Coverage
+from calibayes.checks import CalibrationWarning, as_key, check_counts, check_eta, check_level
+from calibayes.curve import Coverage, critical_levels
 from calibayes.found import Found
+from calibayes.functions import as_float
 from calibayes.loop import Loop
 from calibayes.model import GibbsModel
 from calibayes.particles import Particles
 from calibayes.progress import LiveLine
 from calibayes.regions import Interval, Region, as_region
 from calibayes.result import Intervals, Result
+from calibayes.samplers.start import moved
 from calibayes.target import make_target
 
 _REPORTED = 4_000
@@ -109,6 +111,32 @@ class Calibration:
             converged=np.array([own.converged for own in each]),
             messages=[own.message for own in each],
         )
+
+    def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
+        """Draws of the posterior on the data at any learning rate."""
+        return _draws(self.problem.key, self.loop.target.constrained(self._particles_at(eta)))
+
+    def level_of(self, theta: Any, eta: float | None) -> float:
+        """The smallest level at which the set on the data holds a point."""
+        point = np.asarray(theta, float)
+        if point.shape != (self.loop.target.dim,) or not np.isfinite(point).all():
+            raise ValueError(f"theta must be {self.loop.target.dim} finite numbers; got {theta!r}.")
+        eta = self.found.eta if eta is None else eta
+        particles = self._particles_at(eta)
+        data = self.loop.target.row(0)
+        return float(critical_levels(data, particles, as_float(eta), self.loop.region, as_float(point))[0])
+
+    def _particles_at(self, eta: float) -> Particles:
+        """Particles on the data, moved by ASMC* if they are not at `eta`."""
+        check_eta("eta", eta)
+        found, key = self.found, jax.random.fold_in(self.problem.key, 6)
+        if eta == found.eta:
+            return found.particles
+        particles, settled = moved(key, self.loop.target.row(0), found.particles, found.eta, float(eta))
+        if not np.all(settled):
+            message = f"the particles had not settled at eta = {eta:.4g}: what is said of the posterior there is rough."
+            warnings.warn(message, CalibrationWarning, stacklevel=4)
+        return particles
 
     def validate(self, bootstrap: Any, seed: Any) -> Coverage:
         """Coverage at eta on rows that had no part in choosing it."""

@@ -268,6 +268,11 @@ def _require_rows(n_rows: int) -> None:
         raise ValueError(f"bootstrap needs at least {MIN_ROWS} rows to tell a coverage; got {n_rows}.")
 
 
+def check_eta(name: str, eta: float) -> None:
+    if not (np.isfinite(eta) and eta > 0):
+        raise ValueError(f"{name} must be positive and finite; got {eta}.")
+
+
 def check_numbers(
     level: float, tolerance: float, eta_init: float | None, max_iterations: int, n_rows: int, to_tolerance: bool
 ) -> None:
@@ -278,8 +283,8 @@ def check_numbers(
     check_level(level, n_rows)
     if not tolerance > 0:
         raise ValueError(f"tolerance must be positive; got {tolerance}.")
-    if eta_init is not None and not (np.isfinite(eta_init) and eta_init > 0):
-        raise ValueError(f"eta_init must be positive and finite; got {eta_init}.")
+    if eta_init is not None:
+        check_eta("eta_init", eta_init)
     if max_iterations < 1:
         raise ValueError(f"max_iterations must be at least 1; got {max_iterations}.")
     if not to_tolerance:

@@ -9,8 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 import calibayes as cb
+from calibayes.studies.cli import app as study
 
 app = typer.Typer(add_completion=True, no_args_is_help=True, help=cb.__doc__, pretty_exceptions_enable=False)
+
+app.add_typer(study, name="study")
 
 
 @app.callback()

@@ -23,15 +23,8 @@ def make_sure(loop: Loop, found: Found, live: LiveLine) -> tuple[Loop, Found]:
         return loop, found
     eta = loop.start.eta
     if found.converged:
-        try:
-            verdict = _audit(loop, found, live)
-        except (ValueError, RuntimeError) as error:
-            found.concerns.append(f"not audited: {error}")
-            return loop, found
-        except KeyboardInterrupt:
-            found.converged, found.outcome = False, "interrupted in the audit; this is what had been found"
-            return loop, found
-        if not verdict.failed:
+        verdict = _verdict(loop, found, live)
+        if verdict is None or not verdict.failed:
             return loop, found
         eta = found.sampled
         found.concerns.append(f"transport failed its audit ({verdict.finding})")
@@ -41,7 +34,9 @@ def make_sure(loop: Loop, found: Found, live: LiveLine) -> tuple[Loop, Found]:
     try:
         return _sampled_afresh(loop, found, eta, live)
     except (ValueError, RuntimeError, KeyboardInterrupt) as error:
+        loop.interrupted = isinstance(error, KeyboardInterrupt)
         found.concerns.append(f"and SMC from the prior could not take over: {str(error) or 'interrupted'}")
+        loop.distrust = found.message
         return loop, found
 
 
@@ -50,8 +45,14 @@ def _sampled_afresh(loop: Loop, first: Found, eta: float, live: LiveLine) -> tup
     live.phase("every row from the prior")
     size = loop.sampler.size(loop.target.dim)
     # From the prior by the ladder that the pool and the audit came by.
-    ladder = {name: getattr(COARSE, name) for name in ("ess_target", "resample_below", "n_moves", "kernel")}
-    sampler = SMC(size, start="prior", **ladder)
+    sampler = SMC(
+        n_particles=size,
+        ess_target=COARSE.ess_target,
+        resample_below=COARSE.resample_below,
+        n_moves=COARSE.n_moves,
+        kernel=COARSE.kernel,
+        start="prior",
+    )
     start = Pilot(loop.target, loop.start.particles.flat(), loop.start.eta)
     second = replace(loop, sampler=sampler, start=start, best=None, fell_back=True)
 
@@ -61,16 +62,24 @@ def _sampled_afresh(loop: Loop, first: Found, eta: float, live: LiveLine) -> tup
 
     found = second.guarded(search)
     found.concerns.extend([*first.concerns, "so every row was sampled by SMC from the prior"])
-    if found.converged:
-        verdict = _audit(second, found, live)
-        if verdict.failed:
-            found.converged = False
-            found.outcome = f"SMC failed the audit too: {verdict.finding}. Do not rely on this eta"
+    verdict = _verdict(second, found, live) if found.converged else None
+    if verdict is not None and verdict.failed:
+        found.converged = False
+        found.outcome = f"SMC failed the audit too: {verdict.finding}. Do not rely on this eta"
+        second.distrust = found.outcome
     return second, found
 
 
-def _audit(loop: Loop, found: Found, live: LiveLine) -> Audit:
+def _verdict(loop: Loop, found: Found, live: LiveLine) -> Audit | None:
+    """What the audit says; None if it could not be held, which is said in what was found."""
     live.phase(f"audit of {CREW} rows from the prior")
     key = jax.random.fold_in(loop.key, 4)
-    point = loop.point(loop.sampler.data(found.state), found.sampled)
-    return audit(key, loop.target, found.state.particles, found.sampled, loop.region, point)
+    try:
+        point = loop.point(loop.sampler.data(found.state), found.sampled)
+        return audit(key, loop.target, found.state.particles, found.sampled, loop.region, point)
+    except (ValueError, RuntimeError) as error:
+        found.concerns.append(f"not audited: {error}")
+    except KeyboardInterrupt:
+        loop.interrupted = True
+        found.converged, found.outcome = False, "interrupted in the audit; this is what had been found"
+    return None

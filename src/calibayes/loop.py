@@ -55,6 +55,8 @@ class Loop:
     """What the sampler began with."""
     best: Found | None = None
     fell_back: bool = False
+    distrust: str = ""
+    """Why nothing found on these particles is to be relied on, if so."""
     interrupted: bool = False
 
     def run(self, live: LiveLine) -> Found:
@@ -65,7 +67,10 @@ class Loop:
         """Another region or level, from the particles that are there. Not audited again."""
         search = Bracket()
         loop = replace(self, region=region, level=level, trace=[], best=None, search=search)
-        return loop, loop.guarded(lambda: loop.solve(found.state, found.sampled, search, self.max_iterations, live))
+        again = loop.guarded(lambda: loop.solve(found.state, found.sampled, search, self.max_iterations, live))
+        if self.distrust:
+            again.converged, again.outcome = False, self.distrust
+        return loop, again
 
     def guarded(self, search: Callable[[], Found]) -> Found:
         """What a search finds; what it had, if it was cut short."""

@@ -101,6 +101,17 @@ class Result:
         """
         return self._calibration().intervals(level)
 
+    def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
+        """Equally weighted draws of the posterior on the data at any learning rate, to compare with."""
+        return self._calibration().posterior(eta)
+
+    def level_of(self, theta: Any, eta: float | None = None) -> float:
+        """The smallest level at which the set on the data holds `theta`, at the calibrated learning rate or another.
+
+        The set at `level` holds it if that is at most `level`.
+        """
+        return self._calibration().level_of(theta, eta)
+
     def validate(self, bootstrap: Any = None, seed: Any = None) -> Coverage:
         """Coverage of the sets at eta on fresh bootstrap rows; on its own rows it is `level` by construction."""
         return self._calibration().validate(bootstrap, seed)

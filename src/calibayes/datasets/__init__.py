@@ -22,13 +22,13 @@ def median_regression(n: int = 100, seed: int = 0) -> tuple[Float[np.ndarray, "N
 
 
 def heart_disease(
-    predictors: tuple[str, ...] | str = "paper",
+    predictors: tuple[str, ...] | str = "paper", centre: bool = True
 ) -> tuple[Float[np.ndarray, "N K"], Float[np.ndarray, " N"]]:
     """South African heart disease: 462 men, 160 cases, labels -1 and 1, predictors standardised.
 
     Rousseauw et al., South African Medical Journal 64 (1983); a sample published with Hastie, Tibshirani and
     Friedman, The Elements of Statistical Learning. `predictors` is `"paper"` for the seven of section 4.4.2 there,
-    `"all"` for the nine, or their names.
+    `"all"` for the nine, or their names. Without `centre` they are scaled, but keep their means.
     """
     chosen = (
         {"paper": PAPER_PREDICTORS, "all": ALL_PREDICTORS}.get(predictors)
@@ -43,5 +43,5 @@ def heart_disease(
         header = file.readline().strip().split(",")
         table = np.loadtxt(file, delimiter=",")
     raw = table[:, [header.index(name) for name in chosen]]
-    x = (raw - raw.mean(0)) / raw.std(0, ddof=1)
+    x = (raw - raw.mean(0) if centre else raw) / raw.std(0, ddof=1)
     return np.column_stack([np.ones(len(x)), x]), 2 * table[:, header.index("chd")] - 1

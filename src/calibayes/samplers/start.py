@@ -116,6 +116,17 @@ def by_mcmc(
     return walkers, memory.settled
 
 
+def moved(
+    key: PRNGKeyArray, target: Target, particles: Particles, eta: float, to: float
+) -> tuple[Particles, Bool[Array, " B"]]:
+    """Weighted particles at `eta`, at another learning rate, by ASMC*; and which rows have settled there."""
+    climb_key, mix_key = jax.random.split(key)
+    walkers = start_walking(COARSE.kernel, particles, as_float(eta))
+    walkers = climb_to(row_keys(climb_key, target.n_rows), target, walkers, to)
+    walkers, settled = by_mcmc(mix_key, target, walkers.particles, to, at_least=0)
+    return walkers.particles, settled
+
+
 class _Memory(eqx.Module):
     """Where each row began, and whether it still shows."""
 

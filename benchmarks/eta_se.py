@@ -1,6 +1,6 @@
 """Is `eta_se` the error of eta? The calibration repeated over seeds, on the same data.
 
-    python -m studies.eta_se [--seeds 50]
+    python -m benchmarks.eta_se [--seeds 50]
 
 Each seed draws its own bootstrap rows and its own particles; nothing else changes. What eta varies by over seeds is
 what its standard error should say.

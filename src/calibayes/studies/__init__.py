@@ -1,0 +1,1 @@
+"""Studies over many datasets: the paper's table and figures, and what lies past them."""

@@ -1,0 +1,223 @@
+"""What is stored, summed up: cells, and tables of them for a terminal or a page."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from rich.table import Table as RichTable
+
+from calibayes.studies.store import Line
+
+NAMES = {"mcmc": "GPC-MCMC", "smc": "GPC-SMC", "transport": "transport"}
+ORDER = ("mcmc", "smc", "transport", "eta 1", "sandwich")
+PAPER_COVERAGE = {("mcmc", 100): 97.0, ("mcmc", 400): 93.5, ("mcmc", 1600): 95.0}
+PAPER_COVERAGE |= {("smc", 100): 96.0, ("smc", 400): 94.0, ("smc", 1600): 94.5}
+"""Table 1 of the paper."""
+PAPER_ETA = {100: 1.6, 400: 1.4, 1600: 1.1}
+PAPER_SVM_ETA = 0.09
+PAPER_SVM_TIMES = {"mcmc": (18.0, 0.335), "smc": (10.7, 0.017)}
+"""Median minutes and their coefficient of variation, on 64 cores in MATLAB (section 3.2)."""
+
+
+class Table(NamedTuple):
+    """Columns and rows of text."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def markdown(self) -> str:
+        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+    def rich(self) -> RichTable:
+        table = RichTable()
+        for at, name in enumerate(self.columns):
+            number = any(row[at][:1].isdigit() for row in self.rows) and not any(
+                row[at][:1].isalpha() for row in self.rows
+            )
+            table.add_column(name, justify="right" if number else "left")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All datasets of one problem, size, sampler and region."""
+
+    problem: str
+    n: int
+    sampler: str
+    region: str
+    lines: tuple[Line, ...]
+
+    @property
+    def number(self) -> int:
+        return len(self.lines)
+
+    @property
+    def coverage(self) -> float:
+        """Share of datasets whose 95% set holds the true parameter."""
+        return float(np.mean([line.covered for line in self.lines]))
+
+    @property
+    def coverage_se(self) -> float:
+        """Its Monte Carlo error, were the true coverage 95%."""
+        return float(np.sqrt(0.95 * 0.05 / self.number))
+
+    @property
+    def etas(self) -> np.ndarray:
+        etas = np.array([line.eta for line in self.lines])
+        return etas[np.isfinite(etas)]
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """Of calibrations from nothing in which nothing was compiled."""
+        return np.array([line.seconds for line in self.lines if line.how == "warm"])
+
+    @property
+    def variation(self) -> float:
+        """Coefficient of variation of the seconds."""
+        return float(self.seconds.std(ddof=1) / self.seconds.mean()) if len(self.seconds) > 1 else float("nan")
+
+    @property
+    def warned(self) -> str:
+        """How many did not converge, and how many did so with a warning."""
+        lost = sum(not line.converged for line in self.lines)
+        return f"{lost}, {sum(bool(line.note) for line in self.lines) - lost}"
+
+    @property
+    def share(self) -> str:
+        return f"{100 * self.coverage:.1f} ({100 * self.coverage_se:.1f})"
+
+
+def cells(lines: Iterable[Line]) -> list[Cell]:
+    """By problem as they came, then N, region and sampler."""
+    groups: dict[tuple[str, int, str, str], list[Line]] = {}
+    for line in lines:
+        groups.setdefault((line.problem, line.n, line.region, line.sampler), []).append(line)
+    problems, regions = ([*dict.fromkeys(key[at] for key in groups)] for at in (0, 2))
+    ranked = sorted(
+        groups, key=lambda key: (problems.index(key[0]), key[1], regions.index(key[2]), ORDER.index(key[3]))
+    )
+    return [
+        Cell(problem, n, sampler, region, tuple(groups[problem, n, region, sampler]))
+        for problem, n, region, sampler in ranked
+    ]
+
+
+def timed(lines: Sequence[Line]) -> list[Cell]:
+    """The box, on the machine where most calibrations were timed: seconds of several do not compare."""
+    whole = [line for line in lines if line.region == "box" and line.how == "warm"]
+    if not whole:
+        return []
+    ((machine, _),) = Counter(line.machine for line in whole).most_common(1)
+    return cells(line for line in whole if line.machine == machine)
+
+
+def table1(lines: Sequence[Line]) -> Table:
+    rows = []
+    for cell in cells(lines):
+        paper = PAPER_COVERAGE.get((cell.sampler, cell.n)) if cell.region == "box" else None
+        rows.append(
+            [
+                f"{cell.n:,}",
+                cell.region,
+                NAMES[cell.sampler],
+                f"{cell.number}",
+                "" if paper is None else f"{paper:.1f}",
+                cell.share,
+                "" if paper is None else f"{PAPER_ETA[cell.n]:.1f}",
+                _quartiles(cell.etas, ".2f"),
+                cell.warned,
+            ]
+        )
+    columns = ["N", "set", "method", "datasets", "paper, %", "covered, % (error)", "paper's eta"]
+    return Table([*columns, "eta: median (quartiles)", "not converged, warned"], rows)
+
+
+def short_table1(lines: Sequence[Line]) -> Table:
+    """The box alone, with its seconds."""
+    seconds = {(cell.n, cell.sampler): np.median(cell.seconds) for cell in timed(lines)}
+    rows = []
+    for cell in cells(line for line in lines if line.region == "box"):
+        paper, took = PAPER_COVERAGE.get((cell.sampler, cell.n)), seconds.get((cell.n, cell.sampler))
+        rows.append(
+            [
+                f"{cell.n:,}",
+                NAMES[cell.sampler],
+                "" if paper is None else f"{paper:.1f}",
+                cell.share,
+                f"{cell.number}",
+                f"{np.median(cell.etas):.2f}",
+                "" if took is None else f"{took:.1f}",
+            ]
+        )
+    return Table(["N", "method", "paper, %", "covered, % (error)", "datasets", "median eta", "seconds"], rows)
+
+
+def times(lines: Sequence[Line]) -> Table:
+    found = timed(lines)
+    fastest = {cell.n: np.median(cell.seconds) for cell in found if cell.sampler == "transport"}
+    rows = []
+    for cell in found:
+        ratio = f"{np.median(cell.seconds) / fastest[cell.n]:.1f}" if cell.n in fastest else ""
+        seconds = _quartiles(cell.seconds, ".2f")
+        rows.append(
+            [f"{cell.n:,}", NAMES[cell.sampler], str(len(cell.seconds)), seconds, f"{cell.variation:.2f}", ratio]
+        )
+    columns = ["N", "method", "runs", "seconds: median (quartiles)", "coefficient of variation"]
+    return Table([*columns, "relative to transport"], rows)
+
+
+def figure5(lines: Sequence[Line]) -> Table:
+    etas = {cell.sampler: cell.etas for cell in cells(lines)}
+    rows = []
+    for cell in timed(lines):
+        minutes, variation = PAPER_SVM_TIMES.get(cell.sampler, (None, None))
+        middle, low, high = np.quantile(etas[cell.sampler], [0.5, 0, 1])
+        rows.append(
+            [
+                NAMES[cell.sampler],
+                str(len(cell.seconds)),
+                f"{np.median(cell.seconds):.1f}",
+                f"{cell.variation:.3f}",
+                "" if minutes is None else f"{60 * minutes:.0f}",
+                "" if variation is None else f"{variation:.3f}",
+                f"{middle:.3f} ({low:.3f} to {high:.3f}; {len(etas[cell.sampler])} seeds)",
+                "" if minutes is None else f"{PAPER_SVM_ETA}",
+            ]
+        )
+    columns = ["method", "timed", "median s", "variation", "paper: s", "variation", "eta: median (range)", "paper"]
+    return Table(columns, rows)
+
+
+def misspecified(lines: Sequence[Line]) -> Table:
+    by_key = {(cell.problem, cell.region, cell.sampler): cell for cell in cells(lines)}
+    rows = []
+    for (problem, region, sampler), cell in by_key.items():
+        if sampler == "transport":
+            beside = [by_key[problem, region, other] for other in ("eta 1", "sandwich")]
+            shares = [f"{100 * other.coverage:.1f}" for other in beside]
+            rows.append(
+                [problem, region, str(cell.number), cell.share, *shares, f"{np.median(cell.etas):.2f}", cell.warned]
+            )
+    columns = ["errors, loss", "set", "datasets", "calibrated, % (error)", "eta = 1", "sandwich", "median eta"]
+    return Table([*columns, "not converged, warned"], rows)
+
+
+def by_variant(lines: Sequence[Line]) -> Table:
+    rows = []
+    for cell in cells(lines):
+        covered = "" if np.isnan(cell.coverage) else cell.share
+        middle = f"{np.median(cell.etas):.3f}" if len(cell.etas) else ""
+        rows.append([cell.problem, cell.region, str(cell.number), middle, covered, cell.warned])
+    columns = ["variant", "set", "runs", "median eta", "covered, % (error)", "not converged, warned"]
+    return Table(columns, rows)
+
+
+def _quartiles(values: np.ndarray, form: str) -> str:
+    low, middle, high = (format(q, form) for q in np.quantile(values, [0.25, 0.5, 0.75]))
+    return f"{middle} ({low} to {high})"

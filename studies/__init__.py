@@ -1,1 +1,0 @@
-"""Studies that take longer than a test: `python -m studies.NAME`."""

@@ -1,0 +1,82 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from calibayes.studies.store import Line, Store
+
+LINE = Line("p", 100, 0, "smc", "box", 1.5, 0.05, 0.93, 7, True, 2.5, "warm", "", "2 x chip; jax 1")
+
+
+def test_lines_come_back(tmp_path):
+    path = tmp_path / "new" / "study.csv"
+    lines = [LINE, replace(LINE, dataset=1, converged=False, truth=math.nan, machine='a "quoted", name')]
+    Store(path).add(lines)
+    again = Store(path)
+    assert again.lines[0] == lines[0]
+    assert not again.lines[1].converged
+    assert math.isnan(again.lines[1].truth)
+    assert again.lines[1].machine == lines[1].machine
+    assert LINE.key in again
+    assert ("p", 100, 2, "smc", "box") not in again
+
+
+def test_it_is_appended_to(tmp_path):
+    path = tmp_path / "study.csv"
+    Store(path).add([LINE])
+    Store(path).add([replace(LINE, dataset=1)])
+    assert [line.dataset for line in Store(path).lines] == [0, 1]
+    assert path.read_text().count("problem") == 1
+
+
+@pytest.mark.parametrize("cut", [1, 5, 40])
+def test_a_line_cut_short_was_never_written(tmp_path, cut):
+    path = tmp_path / "study.csv"
+    Store(path).add([LINE, replace(LINE, dataset=1)])
+    path.write_text(path.read_text()[:-cut])
+    store = Store(path)
+    assert [line.dataset for line in store.lines] == [0]
+    store.add([replace(LINE, dataset=2)])
+    assert [line.dataset for line in Store(path).lines] == [0, 2]
+
+
+def test_a_header_cut_short(tmp_path):
+    path = tmp_path / "study.csv"
+    path.write_text("problem,n,data")
+    store = Store(path)
+    assert store.lines == []
+    store.add([LINE])
+    assert Store(path).lines == [LINE]
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", "problem,n\np,1\n"])
+def test_another_file_is_refused(tmp_path, text):
+    path = tmp_path / "other.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"other\.csv is not the results file of a study"):
+        Store(path)
+    assert path.read_text() == text
+
+
+def test_a_calibration_is_stored_once(tmp_path):
+    """Two commands on one file: the first line stands."""
+    path = tmp_path / "study.csv"
+    here, there = Store(path), Store(path)
+    here.add([LINE])
+    there.add([replace(LINE, eta=9.0)])
+    here.add([replace(LINE, eta=7.0), replace(LINE, dataset=1)])
+    assert [(line.dataset, line.eta) for line in Store(path).lines] == [(0, 1.5), (1, 1.5)]
+
+
+def test_reading_changes_nothing(tmp_path):
+    path = tmp_path / "study.csv"
+    path.write_text("problem,n,data")
+    Store(path)
+    assert path.read_text() == "problem,n,data"
+
+
+def test_covered():
+    assert LINE.covered == 1.0
+    assert replace(LINE, truth=0.96).covered == 0.0
+    assert replace(LINE, truth=math.inf).covered == 0.0
+    assert math.isnan(replace(LINE, truth=math.nan).covered)
