@@ -1,5 +1,12 @@
+from pathlib import Path
+
 import jax
 import pytest
+
+# What is compiled is kept for the other worker and for the next run.
+CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
+jax.config.update("jax_compilation_cache_dir", str(CACHE))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -1,10 +1,11 @@
 import re
 
+import jax
 import pytest
 from typer.testing import CliRunner
 
 import calibayes as cb
-from calibayes.cli import app
+from calibayes.cli import _keep_what_is_compiled, app
 
 
 def test_version():
@@ -35,3 +36,35 @@ def test_demo_prints_before_and_after():
 
 def test_demo_refuses_too_few_observations():
     assert CliRunner().invoke(app, ["demo", "--n", "1"]).exit_code == 2
+
+
+@pytest.fixture
+def no_cache():
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+@pytest.mark.usefixtures("no_cache")
+def test_what_is_compiled_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    _keep_what_is_compiled()
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "calibayes")
+
+
+def test_where_the_user_said(monkeypatch, tmp_path):
+    before = jax.config.jax_compilation_cache_dir
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    _keep_what_is_compiled()
+    assert jax.config.jax_compilation_cache_dir == before
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("no_cache")
+def test_or_nowhere_if_there_is_no_place(monkeypatch, tmp_path):
+    place = tmp_path / "file"
+    place.write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+    _keep_what_is_compiled()
+    assert jax.config.jax_compilation_cache_dir is None

@@ -105,4 +105,9 @@ for sampler in ("auto", cb.SMC(n_particles=300, ess_target=0.99)):
                          tolerance=0.03, estimate="mode")
     assert found.converged and found.draws.dtype == "float64", found
 """
-    subprocess.run([sys.executable, "-c", program], check=True, env={"JAX_ENABLE_X64": "1", "PATH": "/usr/bin:/bin"})
+    env = {
+        "JAX_ENABLE_X64": "1",
+        "PATH": "/usr/bin:/bin",
+        "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
+    }
+    subprocess.run([sys.executable, "-c", program], check=True, env=env)

@@ -76,7 +76,7 @@ def test_it_goes_on_where_it_stopped(out, monkeypatch):
         (["table1", "--sampler", "nuts"], "--sampler must be among"),
         (["table1", "--region", "ball"], "--region must be among"),
         (["misspecified", "--error", "cauchy"], "--error must be among"),
-        (["table1", "--n", "3"], "range"),
+        (["table1", "--n", "3"], "--n"),
     ],
 )
 def test_nonsense_is_refused(options, message, tmp_path):
