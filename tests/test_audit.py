@@ -10,7 +10,7 @@ import calibayes as cb
 from calibayes.audit import Audit, _chi_squared_limit, _differ, audit
 from calibayes.curve import critical_levels
 from calibayes.functions import as_float
-from calibayes.samplers.pool import CREW
+from calibayes.samplers.start import CREW
 from calibayes.target import evaluate, make_target
 
 N, ROWS, M, ETA = 40, 100, 500, 1.3

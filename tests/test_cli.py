@@ -22,7 +22,7 @@ def test_help(command):
 
 
 def test_demo_prints_before_and_after():
-    result = CliRunner().invoke(app, ["demo", "--n", "40"], env={"COLUMNS": "100"})
+    result = CliRunner().invoke(app, ["demo"], env={"COLUMNS": "100"})
     assert result.exit_code == 0, result.output
     for word in ("learning rate", "standard error", "coverage", "before", "calibrated", "intercept", "slope"):
         assert word in result.output

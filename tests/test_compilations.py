@@ -34,14 +34,14 @@ def compilations():
 
 def median(seed, tau=0.5, sampler=None, **options):
     model = cb.GibbsModel(cb.losses.Quantile(tau), cb.priors.Normal(scale=50.0 + seed))
-    x, y = cb.datasets.median_regression(50, seed)
+    x, y = cb.datasets.median_regression(60, seed)
     cb.calibrate(model, (x, y), seed=seed, sampler=sampler or cb.SMC(n_particles=200), **SMALL | options)
 
 
 def by_default(seed, tau=0.5):
     """Nothing told: transport, with its audit."""
     model = cb.GibbsModel(cb.losses.Quantile(tau), cb.priors.Normal(scale=50.0 + seed))
-    return cb.calibrate(model, cb.datasets.median_regression(50, seed), seed=seed, bootstrap=100, progress=False)
+    return cb.calibrate(model, cb.datasets.median_regression(60, seed), seed=seed, bootstrap=100, progress=False)
 
 
 def lambda_model(seed, **options):

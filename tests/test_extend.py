@@ -100,10 +100,8 @@ def test_float64():
 import jax; jax.config.update("jax_numpy_dtype_promotion", "strict")
 import calibayes as cb
 model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-for sampler in ("auto", cb.SMC(n_particles=300, ess_target=0.99)):
-    found = cb.calibrate(model, cb.datasets.median_regression(60), sampler=sampler, seed=0, bootstrap=100,
-                         tolerance=0.03, estimate="mode")
-    assert found.converged and found.draws.dtype == "float64", found
+found = cb.calibrate(model, cb.datasets.median_regression(60), seed=0, bootstrap=100, estimate="mode")
+assert found.converged and found.draws.dtype == "float64", found
 """
     env = {
         "JAX_ENABLE_X64": "1",

@@ -19,8 +19,7 @@ from calibayes.curve import critical_levels
 from calibayes.functions import as_float
 from calibayes.particles import Particles, ess, mean
 from calibayes.regions import Region
-from calibayes.samplers.pool import CREW
-from calibayes.samplers.start import by_mcmc, from_prior
+from calibayes.samplers.start import CREW, by_mcmc, from_prior
 from calibayes.target import Target
 
 _ess = jax.jit(ess)

@@ -9,8 +9,7 @@ from calibayes.found import Found
 from calibayes.loop import Loop
 from calibayes.progress import LiveLine
 from calibayes.samplers import SMC
-from calibayes.samplers.pool import CREW
-from calibayes.samplers.start import COARSE, Pilot
+from calibayes.samplers.start import COARSE, CREW, Pilot
 from calibayes.search import Bracket
 
 

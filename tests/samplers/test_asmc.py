@@ -4,13 +4,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import calibayes as cb
 from calibayes.functions import as_float
 from calibayes.kernels import RWMH
 from calibayes.noise import row_keys
 from calibayes.particles import ess, reweight
+from calibayes.samplers import start as starts
 from calibayes.samplers.asmc import Ladder, climb, next_step, start_walking
 from calibayes.samplers.start import by_mcmc, from_prior
-from calibayes.target import evaluate
+from calibayes.target import evaluate, make_target
 from targets import gamma_draws, gamma_target, log_gamma_moments
 
 M = 4000
@@ -132,3 +134,30 @@ def test_start_by_mcmc_reports_rows_that_do_not_forget(key):
     theta = gamma_draws(np.random.default_rng(7), total, weighted, 500)
     _, forgot = by_mcmc(key, target, evaluate(target, theta), 1.0, max_moves=0)
     assert not forgot.any()
+
+
+def test_a_few_restless_rows_go_on_alone_as_they_would_together(key, monkeypatch):
+    """The same random numbers move them: what they come to is the same up to rounding, and the others stand still."""
+    rng = np.random.default_rng(0)
+    n_rows, size = 30, 200
+    target = make_target(
+        cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=10.0)),
+        (np.ones((16, 1)), rng.normal(size=16)),
+        rng.multinomial(16, np.full(16, 1 / 16), size=n_rows - 1),
+        1,
+    )
+    # Some rows begin far away, and are not settled when the others are.
+    theta = rng.normal(size=(1, n_rows, size)) + np.where(np.arange(n_rows) % 10 == 3, 1e4, 0.0)[None, :, None]
+    begun = evaluate(target, jnp.asarray(theta, jnp.float32))
+    together, alone = (
+        (
+            monkeypatch.setattr(starts, "_PATIENCE", patience),
+            by_mcmc(key, target, begun, 1.0, max_moves=24, at_least=0),
+        )[1]
+        for patience in (10**9, 12)
+    )
+    assert not np.all(together[1])
+    assert np.sum(together[1]) >= 10
+    np.testing.assert_array_equal(together[1], alone[1])
+    np.testing.assert_array_equal(together[0].moves, alone[0].moves)
+    np.testing.assert_allclose(together[0].particles.theta, alone[0].particles.theta, rtol=1e-3, atol=1e-3)

@@ -14,7 +14,7 @@ import calibayes as cb
 from calibayes.functions import as_float
 from calibayes.particles import Particles
 from calibayes.samplers.maps import Base, Maps, refit, weigh
-from calibayes.samplers.pool import CREW
+from calibayes.samplers.start import CREW
 from calibayes.target import Target, evaluate, make_target
 from targets import gamma_draws, gamma_target, log_gamma_moments
 

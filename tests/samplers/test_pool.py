@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes.samplers.pool import CREW, R_HAT_LIMIT, Pool, draw_pool, move_pool
+from calibayes.samplers.pool import R_HAT_LIMIT, Pool, draw_pool, move_pool
+from calibayes.samplers.start import CREW
 from calibayes.target import evaluate, make_target
 from exact import gaussian_location_coverage, gaussian_location_etas
 

@@ -10,7 +10,7 @@ from calibayes.curve import critical_levels
 from calibayes.functions import as_float
 from calibayes.particles import ess
 from calibayes.regions import as_region
-from calibayes.samplers.pool import CREW
+from calibayes.samplers.start import CREW
 from calibayes.samplers.transport import failing
 from calibayes.target import make_target
 from exact import GridPosterior

@@ -105,7 +105,7 @@ def test_cases():
 
 
 def test_misspecified_stores_what_it_is_compared_with():
-    case = misspecified.cases(1, ["t3"], ["squared"], 0)[0]._replace(n=60)
+    case = misspecified.cases(1, ["t3"], ["quantile"], 0)[0]._replace(n=40)
     lines = misspecified.work(case)
     assert [(line.region, line.sampler) for line in lines] == [
         (region, name) for region in ("ellipsoid", "slope") for name in ("eta 1", "sandwich", "transport")

@@ -18,13 +18,10 @@ from calibayes.functions import as_float
 from calibayes.noise import row_keys
 from calibayes.particles import Particles, mean
 from calibayes.samplers.asmc import start_walking
-from calibayes.samplers.start import COARSE, at_the_prior, by_mcmc, climb_to
+from calibayes.samplers.start import COARSE, CREW, at_the_prior, by_mcmc, climb_to
 from calibayes.sandwich import matching_eta
 from calibayes.target import Target, evaluate
 
-CREW = 20
-"""Rows that are sampled at once where a few are: the populations of a pool, an audit, a repair. One shape, so that
-they share what is compiled."""
 _STAGE = 16.0
 _MOST_STAGES = 20
 _SOME_MATCH = 0.01

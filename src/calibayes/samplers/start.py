@@ -34,6 +34,11 @@ _CHUNK = 16
 _LOOK_EVERY = 4
 _MOST_RUNGS = 2_000
 _FROM_ELSEWHERE = 64
+_PATIENCE = 200
+
+CREW = 20
+"""Rows that are sampled at once where a few are: the populations of a pool, an audit, a repair. One shape, so that
+they share what is compiled."""
 
 COARSE = Ladder(CrankNicolson(), ess_target=0.5, resample_below=1.0, n_moves=4, resampling="stratified")
 """Rungs that halve the effective size, each followed by a resampling, so that weights are always equal, and enough
@@ -104,16 +109,29 @@ def by_mcmc(
     Crank-Nicolson moves forget the bulk in no time, but only the random walks among them empty a tail that a start
     elsewhere filled: hence `at_least` so many moves, unless the particles were drawn at `eta` already.
     """
-    kernel = COARSE.kernel
-    walkers = start_walking(kernel, particles, as_float(eta))
+    walkers = start_walking(COARSE.kernel, particles, as_float(eta))
     memory = _Memory.of(walkers, at_least)
     keys = row_keys(key, target.n_rows)
-    for _ in range(0, max_moves, _LOOK_EVERY):
-        walkers = stay(keys, target, walkers, kernel, jnp.asarray(_LOOK_EVERY), memory.settled)
-        memory = memory.after(walkers)
-        if np.all(memory.settled):
-            break
+    walkers, memory = _until_settled(keys, target, walkers, memory, max_moves)
     return walkers, memory.settled
+
+
+def _until_settled(
+    keys: Key[Array, " B"], target: Target, walkers: Walkers, memory: "_Memory", max_moves: int
+) -> tuple[Walkers, "_Memory"]:
+    for done in range(_LOOK_EVERY, max_moves + 1, _LOOK_EVERY):
+        walkers = stay(keys, target, walkers, COARSE.kernel, jnp.asarray(_LOOK_EVERY), memory.settled)
+        memory = memory.after(walkers)
+        restless = np.flatnonzero(~np.asarray(memory.settled))
+        if not len(restless):
+            break
+        if done >= _PATIENCE and len(restless) <= CREW < target.n_rows:
+            # A few rows must not keep all of them moving.
+            rows = jnp.asarray(np.resize(restless, CREW))
+            few = _some_rows(walkers, memory, rows)
+            few = _until_settled(keys[rows], target.rows(rows), *few, max_moves - done)
+            return _put_back(walkers, memory, rows, *few)
+    return walkers, memory
 
 
 def moved(
@@ -168,6 +186,33 @@ class _Memory(eqx.Module):
             self.settled | (judged & ~drifted),
             self.at_least,
         )
+
+
+@eqx.filter_jit
+def _some_rows(walkers: Walkers, memory: _Memory, rows: Int[Array, " R"]) -> tuple[Walkers, _Memory]:
+    some = jax.tree.map(lambda leaf: leaf[rows], _without_particles(walkers))
+    start, means = memory.start[:, rows], memory.means[:, rows]
+    remembered = _Memory(start, memory.begun[rows], memory.enough[rows], means, memory.settled[rows], memory.at_least)
+    return _with_particles(some, walkers.particles.rows(rows)), remembered
+
+
+@eqx.filter_jit
+def _put_back(
+    walkers: Walkers, memory: _Memory, rows: Int[Array, " R"], few: Walkers, few_memory: _Memory
+) -> tuple[Walkers, _Memory]:
+    put = lambda leaf, new: leaf.at[rows].set(new)
+    whole = jax.tree.map(put, _without_particles(walkers), _without_particles(few))
+    memory = eqx.tree_at(lambda m: m.settled, memory, put(memory.settled, few_memory.settled))
+    return _with_particles(whole, walkers.particles.with_rows(rows, few.particles)), memory
+
+
+def _without_particles(walkers: Walkers) -> Walkers:
+    """What has rows in front."""
+    return eqx.tree_at(lambda w: w.particles, walkers, None)
+
+
+def _with_particles(walkers: Walkers, particles: Particles) -> Walkers:
+    return eqx.tree_at(lambda w: w.particles, walkers, particles, is_leaf=lambda leaf: leaf is None)
 
 
 @eqx.filter_jit

@@ -29,8 +29,8 @@ from calibayes.samplers.asmc import start_walking
 from calibayes.samplers.base import Reach, Sampler, Snapshot
 from calibayes.samplers.guess import first_eta
 from calibayes.samplers.maps import Base, Maps, first_maps, refit, spread, weigh
-from calibayes.samplers.pool import CREW, Pool, draw_pool, move_pool
-from calibayes.samplers.start import COARSE, by_mcmc, climb_to, from_prior
+from calibayes.samplers.pool import Pool, draw_pool, move_pool
+from calibayes.samplers.start import COARSE, CREW, by_mcmc, climb_to, from_prior
 from calibayes.target import Target
 
 _GOOD = 0.8
