@@ -23,6 +23,7 @@ from calibayes.functions import as_float
 from calibayes.particles import Particles, ess, mean, shift
 from calibayes.regions import Cloud, Point, Region
 from calibayes.target import Target, log_density
+from calibayes.together import jit
 
 POINTS = 15
 FEW_POINTS = 7
@@ -170,7 +171,7 @@ def local_curve(
     return Curve(etas, np.mean(levels, axis=0), np.mean(sizes, axis=0), level, groups, levels[0][n_points // 2])
 
 
-@eqx.filter_jit
+@jit
 def _levels_on_grid(
     target: Target,
     particles: Particles,
@@ -189,7 +190,7 @@ def _levels_on_grid(
     return jax.lax.map(one, (steps, etas, points))
 
 
-@eqx.filter_jit
+@jit
 def critical_levels(
     target: Target, particles: Particles, eta: Float[Array, ""], region: Region, point: Float[Array, " K"]
 ) -> Float[Array, " B"]:

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 
 from calibayes.particles import Particles, covariance, factor, inverse_factor, mean
 from calibayes.target import Target
+from calibayes.together import jit
 
 
 @eqx.filter_jit
@@ -40,7 +41,7 @@ def influences(target: Target, particles: Particles, eta: Float[Array, " R"]) ->
     return jnp.moveaxis(by_block, 0, 1).reshape(len(theta), -1)
 
 
-@eqx.filter_jit
+@jit
 def matching_eta(target: Target, particles: Particles, eta: Float[Array, " R"]) -> Float[Array, ""]:
     """The learning rate at which the posterior's covariance meets the sandwich, from particles at `eta`."""
     held = target.counts[:, :, 0].reshape(-1) > 0

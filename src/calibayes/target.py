@@ -15,6 +15,7 @@ from calibayes.losses import LinearLoss
 from calibayes.model import GibbsModel
 from calibayes.particles import Particles, uniform_log_weights
 from calibayes.risk import BLOCK, generic_losses, linear_losses, weighted_risk
+from calibayes.together import jit
 
 
 class Target(eqx.Module):
@@ -105,7 +106,7 @@ def log_density(particles: Particles, eta: Float[Array, " B"]) -> Float[Array, "
     return jnp.where(jnp.isfinite(particles.risk) & ~jnp.isnan(value), value, -jnp.inf)
 
 
-evaluate = eqx.filter_jit(Target.evaluate)
+evaluate = jit(Target.evaluate)
 
 
 def make_target(model: GibbsModel, data: Any, counts: np.ndarray, dim: int) -> Target:

@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from calibayes.kernels.base import Kernel
 from calibayes.particles import Particles, choose, covariance, ess, ess_after, resample, reweight
 from calibayes.target import Target
+from calibayes.together import jit
 
 _HALVINGS = 14
 _SHORTEST_STEP = 1e-12
@@ -50,7 +51,7 @@ class Walkers(eqx.Module):
     acceptance: Float[Array, " B"]
 
 
-@eqx.filter_jit
+@jit
 def start_walking(kernel: Kernel, particles: Particles, eta: Float[Array, ""]) -> Walkers:
     """Particles at `eta`, about to leave."""
     n_rows = particles.risk.shape[0]
@@ -67,7 +68,7 @@ def start_walking(kernel: Kernel, particles: Particles, eta: Float[Array, ""]) -
     )
 
 
-@eqx.filter_jit
+@jit
 def climb(
     keys: Key[Array, " B"],
     target: Target,
@@ -145,7 +146,7 @@ def move(keys: Key[Array, " B"], target: Target, walkers: Walkers, kernel: Kerne
     )
 
 
-@eqx.filter_jit
+@jit
 def stay(
     keys: Key[Array, " B"],
     target: Target,

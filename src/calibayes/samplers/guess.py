@@ -4,7 +4,6 @@ Were every row's posterior the pool's own, moved by the infinitesimal jackknife 
 eta, its critical levels would be known without a single evaluation of the risk.
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +16,7 @@ from calibayes.regions import Cloud, Point, Region
 from calibayes.samplers.maps import Base, first_maps
 from calibayes.samplers.pool import Pool
 from calibayes.target import Target
+from calibayes.together import jit
 
 _WITHIN = 16.0
 _DRAWS = 200
@@ -30,7 +30,7 @@ def first_eta(target: Target, pool: Pool, region: Region, level: float) -> float
     return guess if etas[0] < guess < etas[-1] else pool.eta
 
 
-@eqx.filter_jit
+@jit
 def _levels(
     target: Target, pool: Particles, eta: Float[Array, ""], etas: Float[Array, " G"], region: Region
 ) -> Float[Array, "G B"]:

@@ -34,6 +34,7 @@ from calibayes.particles import (
 )
 from calibayes.sandwich import influences, shifts
 from calibayes.target import Target, log_density
+from calibayes.together import jit
 
 _ENOUGH = 25
 """Effective particles a parameter, for weighted moments to be trusted."""
@@ -93,7 +94,7 @@ class Maps(eqx.Module):
         )
 
 
-@eqx.filter_jit
+@jit
 def first_maps(target: Target, base: Base, pool: Particles, eta: Float[Array, ""], ratio: Float[Array, ""]) -> Maps:
     """The pool's mean moved by the infinitesimal jackknife, its spread scaled to the row's number of observations."""
     moves = shifts(target, influences(target, pool, jnp.full(pool.risk.shape[0], eta)))
@@ -101,7 +102,7 @@ def first_maps(target: Target, base: Base, pool: Particles, eta: Float[Array, ""
     return Maps(maps.centre + moves, maps.root)
 
 
-@eqx.filter_jit
+@jit
 def spread(base: Base, target: Target, ratio: Float[Array, ""]) -> Maps:
     """The pool as it is, but as wide as `ratio` times its learning rate over the row's makes it."""
     totals = target.counts.sum((0, 1))
@@ -111,7 +112,7 @@ def spread(base: Base, target: Target, ratio: Float[Array, ""]) -> Maps:
     return Maps(centre, width[:, None, None] * base.root[None])
 
 
-@eqx.filter_jit
+@jit
 def weigh(target: Target, base: Base, maps: Maps, eta: Float[Array, ""]) -> tuple[Particles, Float[Array, " B"]]:
     """The pool carried to every row and weighted there, and the effective sizes. One evaluation of the risk."""
     u, pool_density = base.on_rows(target.n_rows)
@@ -122,7 +123,7 @@ def weigh(target: Target, base: Base, maps: Maps, eta: Float[Array, ""]) -> tupl
     return weighted, ess(weighted.log_weights)
 
 
-@eqx.filter_jit
+@jit
 def refit(base: Base, maps: Maps, log_weights: Float[Array, "B M"]) -> Maps:
     """Maps to the mean and covariance that the weights speak for."""
     n_rows, size = log_weights.shape

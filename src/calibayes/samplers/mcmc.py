@@ -21,6 +21,7 @@ from calibayes.particles import Particles, covariance, pool, uniform_log_weights
 from calibayes.samplers.base import Reach, Sampler
 from calibayes.samplers.start import Pilot
 from calibayes.target import Target
+from calibayes.together import jit
 
 _CHUNK = 500
 
@@ -113,7 +114,7 @@ def _chunks(n_warmup: int, n_draws: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-@eqx.filter_jit
+@jit
 def _begin(keys: Key[Array, " B"], target: Target, pilot: Particles, kernel: Kernel) -> tuple[Particles, Any]:
     """Every row at some draw of the pilot's, with the pilot's covariance as a guess at its own."""
     theta = jax.vmap(lambda key: jax.random.choice(key, pilot.theta[:, 0], axis=-1), out_axes=1)(keys)
@@ -122,7 +123,7 @@ def _begin(keys: Key[Array, " B"], target: Target, pilot: Particles, kernel: Ker
     return target.evaluate(theta[:, :, None]), adaptation
 
 
-@eqx.filter_jit
+@jit
 def _run(keys, target, eta, last, adaptation, steps, kernel, length, adapt):
     """`length` steps of every row's chain."""
 
@@ -139,7 +140,7 @@ def _run(keys, target, eta, last, adaptation, steps, kernel, length, adapt):
     return last, adaptation, chain, info
 
 
-@jax.jit
+@jit
 def _judge(chains: Particles) -> tuple[Float[Array, " B"], Bool[Array, " B"]]:
     """The effective size of every row's chain, and whether it never moved."""
     sizes = jax.lax.map(lambda row: multi_ess_of(row.T), jnp.moveaxis(chains.theta, 1, 0))

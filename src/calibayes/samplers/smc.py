@@ -18,6 +18,7 @@ from calibayes.samplers.asmc import Ladder, Walkers, climb, keep_still, start_wa
 from calibayes.samplers.base import Reach, Sampler, Snapshot
 from calibayes.samplers.start import Pilot, by_mcmc, from_prior
 from calibayes.target import Target, log_density
+from calibayes.together import jit
 
 _CHUNK = 16
 _SNAPSHOTS = 8
@@ -130,7 +131,7 @@ class SMC(Sampler):
         )
 
 
-@eqx.filter_jit
+@jit
 def _on_every_row(target: Target, theta: Float[Array, "K M"]) -> Particles:
     return target.evaluate(jnp.broadcast_to(theta[:, None], (target.dim, target.n_rows, theta.shape[-1])))
 

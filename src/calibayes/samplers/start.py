@@ -25,6 +25,7 @@ from calibayes.noise import row_keys
 from calibayes.particles import Particles, mean
 from calibayes.samplers.asmc import Ladder, Walkers, climb, start_walking, stay
 from calibayes.target import Target, evaluate
+from calibayes.together import jit
 
 _FAINT = 0.1
 _ALIVE = 10
@@ -215,7 +216,7 @@ def _with_particles(walkers: Walkers, particles: Particles) -> Walkers:
     return eqx.tree_at(lambda w: w.particles, walkers, particles, is_leaf=lambda leaf: leaf is None)
 
 
-@eqx.filter_jit
+@jit
 def _prior_particles(key: PRNGKeyArray, target: Target, n_particles: int) -> Particles:
     draw = lambda key: target.model.prior.sample(key, (n_particles, target.dim)).astype(target.reference.dtype)
     theta = jax.lax.map(draw, jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(target.n_rows)))

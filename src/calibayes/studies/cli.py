@@ -22,6 +22,9 @@ First = Annotated[int, typer.Option("--seed", help="Number of the first dataset,
 Samplers = Annotated[list[str], typer.Option("--sampler", help="One of transport, smc, mcmc; may be repeated.")]
 Regions = Annotated[list[str], typer.Option("--region", help="One of box, ellipsoid, hpd, slope; may be repeated.")]
 Sizes = Annotated[list[int], typer.Option("--n", help="Observations; may be repeated.", min=10)]
+AtOnce = Annotated[
+    int, typer.Option(help="Calibrations of a kind run as one computation; for accelerators. Not timed.", min=1)
+]
 Out = Annotated[Path, typer.Option(help="CSV file of results, read and appended to.")]
 
 
@@ -32,6 +35,7 @@ def table1(
     region: Regions = list(REGIONS),  # noqa: B006
     n: Sizes = list(SIZES),  # noqa: B006
     seed: First = 0,
+    at_once: AtOnce = 1,
     out: Out = RESULTS / "median_regression.csv",
 ) -> None:
     """Median regression: coverage of the true parameter, and eta, over datasets."""
@@ -40,7 +44,7 @@ def table1(
     from calibayes.studies import paper, tables
 
     cases = paper.table1_cases(datasets, n, sampler, region, seed)
-    _study(cases, paper.work, out, tables.table1)
+    _study(cases, paper.work, out, tables.table1, at_once)
 
 
 @app.command()
@@ -78,6 +82,7 @@ def misspecified_(
     error: Annotated[list[str], typer.Option(help="; ".join(ERRORS))] = list(ERRORS),  # noqa: B006
     loss: Annotated[list[str], typer.Option(help="; ".join(LOSSES))] = list(LOSSES),  # noqa: B006
     seed: First = 0,
+    at_once: AtOnce = 1,
     out: Out = RESULTS / "misspecified.csv",
 ) -> None:
     """Coverage of the population's minimiser, by three losses, under four kinds of errors."""
@@ -85,7 +90,7 @@ def misspecified_(
     _among("--loss", loss, LOSSES)
     from calibayes.studies import misspecified, tables
 
-    _study(misspecified.cases(datasets, error, loss, seed), misspecified.work, out, tables.misspecified)
+    _study(misspecified.cases(datasets, error, loss, seed), misspecified.work, out, tables.misspecified, at_once)
 
 
 @app.command(name="open")
@@ -118,7 +123,9 @@ def page(
         raise typer.BadParameter(str(error)) from None
 
 
-def _study(cases: Sequence[Any], work: Callable[..., Any], out: Path, show: Callable[..., Any]) -> None:
+def _study(
+    cases: Sequence[Any], work: Callable[..., Any], out: Path, show: Callable[..., Any], at_once: int = 1
+) -> None:
     # Nothing that computes is imported before a study begins, so that help comes at once.
     from calibayes.studies.runner import run
     from calibayes.studies.store import Store
@@ -128,7 +135,7 @@ def _study(cases: Sequence[Any], work: Callable[..., Any], out: Path, show: Call
         store = Store(out)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    done = run(cases, work, store, console)
+    done = run(cases, work, store, console, at_once)
     console.print(show(store.lines).rich())
     if not done:
         raise typer.Exit(130)

@@ -3,11 +3,12 @@
 import math
 import os
 import platform
+import threading
 import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import calibayes as cb
 from calibayes.regions import Interval, Region, as_region
 from calibayes.studies.store import Line, Store
+from calibayes.together import side_by_side, together
 
 Kind = tuple[str, int, str]
 
@@ -47,8 +49,8 @@ class Timed(NamedTuple):
 Work = Callable[[Case], list[Line]]
 
 
-def run(cases: Sequence[Case], work: Work, store: Store, console: Console) -> bool:
-    """Do what is missing. False if it was interrupted; what was done is stored either way.
+def run(cases: Sequence[Case], work: Work, store: Store, console: Console, at_once: int = 1) -> bool:
+    """Do what is missing, so many cases of a kind at once. False if it was interrupted; what was done is stored anyway.
 
     A case with a region missing is done anew as a whole, so that its lines do not depend on what was asked for before.
     """
@@ -56,23 +58,35 @@ def run(cases: Sequence[Case], work: Work, store: Store, console: Console) -> bo
     left, took = Counter(case.kind for case in pending), defaultdict[Kind, list[float]](list)
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(*columns, TextColumn("{task.fields[left]}"), console=console, transient=True)
+    task = bar.add_task("", total=len(cases), completed=len(cases) - len(pending), left="")
+    storing = threading.Lock()
+
+    def do(case: Case) -> None:
+        description = f"{case.problem}, N {case.n}, {case.sampler}, dataset {case.dataset}"
+        bar.update(task, description=description, left=time_left(left, took))
+        began = time.perf_counter()
+        try:
+            lines = work(case)
+        except (ValueError, RuntimeError) as error:
+            console.print(f"[yellow]{description}: {error}")
+            lines = [_failed(case, region, error) for region in case.regions]
+        with storing:
+            store.add(lines)
+            took[case.kind].append((time.perf_counter() - began) / (at_once if side_by_side() else 1))
+            left[case.kind] -= 1
+            bar.advance(task)
+
     try:
         with bar, warnings.catch_warnings():
             warnings.simplefilter("ignore", cb.CalibrationWarning)
-            task = bar.add_task("", total=len(cases), completed=len(cases) - len(pending), left="")
-            for case in pending:
-                description = f"{case.problem}, N {case.n}, {case.sampler}, dataset {case.dataset}"
-                bar.update(task, description=description, left=time_left(left, took))
-                began = time.perf_counter()
-                try:
-                    lines = work(case)
-                except (ValueError, RuntimeError) as error:
-                    console.print(f"[yellow]{description}: {error}")
-                    lines = [_failed(case, region, error) for region in case.regions]
-                store.add(lines)
-                took[case.kind].append(time.perf_counter() - began)
-                left[case.kind] -= 1
-                bar.advance(task)
+            if at_once == 1:
+                for case in pending:
+                    do(case)
+            for kind in left if at_once > 1 else ():
+                first, *others = (case for case in pending if case.kind == kind)
+                # Alone, so that what does not run for all of them is compiled once.
+                do(first)
+                together([partial(do, case) for case in others], at_once)
     except KeyboardInterrupt:
         console.print(f"Stopped. {len(store.lines)} lines are in {store.path}; the same command goes on from there.")
         return False
@@ -95,7 +109,8 @@ def in_regions(case: Case, calibrate: Callable[[Region], cb.Result]) -> dict[str
     compiled, began = _compilations(), time.perf_counter()
     result = _finished(calibrate(as_named(first)))
     seconds = time.perf_counter() - began
-    found = {first: Timed(result, seconds, "warm" if _compilations() == compiled else "cold")}
+    how = "together" if side_by_side() else "warm" if _compilations() == compiled else "cold"
+    found = {first: Timed(result, seconds, how)}
     for region in others:
         began = time.perf_counter()
         own = _finished(result.at(region=as_named(region)))

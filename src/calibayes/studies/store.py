@@ -29,7 +29,8 @@ class Line:
     converged: bool
     seconds: float
     how: str
-    """`cold` if anything was compiled within these seconds, `warm` if not, `at` if it went on from another region."""
+    """`cold` if anything was compiled within these seconds, `warm` if not, `together` if others ran at the same time,
+    `at` if it went on from another region."""
     note: str
     """What the calibration warned of."""
     machine: str
