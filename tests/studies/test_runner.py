@@ -8,6 +8,7 @@ import calibayes as cb
 from calibayes.studies import runner
 from calibayes.studies.runner import Case, run, time_left
 from calibayes.studies.store import Line, Store
+from calibayes.together import side_by_side
 
 CASES = [Case("p", n, dataset, "smc", ("box", "hpd")) for dataset in range(3) for n in (10, 20)]
 
@@ -42,6 +43,19 @@ def test_only_what_is_missing_is_done(store, console):
     assert len({line.key for line in store.lines}) == 12
     assert run(CASES, work, store, console)
     assert len(done) == 5
+
+
+def test_several_at_once(store, console):
+    """The first of a kind alone, so that it compiles; the others side by side."""
+    seen = {}
+
+    def work(case):
+        seen[case] = side_by_side()
+        return lines_for(case)
+
+    assert run(CASES, work, store, console, at_once=2)
+    assert [seen[case] for case in CASES] == [False, False, True, True, True, True]
+    assert len(Store(store.path).lines) == 12
 
 
 def test_interrupted_it_keeps_what_was_done(store):
