@@ -108,6 +108,17 @@ def test_levels_that_are_no_numbers_fail():
     assert not _differ(np.full(CREW, 0.5), theirs, M, EVEN)
 
 
+def test_levels_near_one_raise_no_false_alarm():
+    """Audits of right levels, ten of them in the tail: of 5,000 a half should fail by chance, and 5 hardly ever will.
+
+    With 200 particles chance makes differences that matter.
+    """
+    rng = np.random.default_rng(0)
+    size, exact = 200, np.concatenate([rng.uniform(0.93, 1.0, 10), rng.uniform(0.1, 0.9, 10)])
+    levels = np.abs(2 * rng.binomial(size, (1 + exact) / 2, (5_000, 3, 20)) / size - 1)
+    assert sum(_differ(ours[0], ours[1:], size, np.ones(20)) for ours in levels) <= 5
+
+
 def test_differences_that_do_not_matter_are_let_pass():
     """With a million particles a difference of 0.01 is significant, and would not move eta by its own error."""
     theirs = np.full((2, CREW), 0.5)
