@@ -112,7 +112,8 @@ def _figure5(lines: Sequence[Line]) -> str:
 
 `calibayes study figure5`: the box; one dataset, each seed its own bootstrap rows; GPC-SMC with
 {PARTICLES[HEART_DISEASE]:,} particles, GPC-MCMC with Polson and Scott's sampler; on {_machine(lines)}. The
-paper's times were measured in MATLAB on 64 cores: compare methods within a column only.
+times are medians, of calibrations in which nothing was compiled, beside their coefficient of variation; the paper's
+were measured in MATLAB on 64 cores: compare methods within a column only.
 
 ![Seconds and eta by method](figure5.png)
 

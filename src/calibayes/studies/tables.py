@@ -32,7 +32,7 @@ class Table(NamedTuple):
         return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
     def rich(self) -> RichTable:
-        table = RichTable()
+        table = RichTable(padding=(0, 0))
         for at, name in enumerate(self.columns):
             number = any(row[at][:1].isdigit() for row in self.rows) and not any(
                 row[at][:1].isalpha() for row in self.rows
@@ -186,12 +186,14 @@ def figure5(lines: Sequence[Line]) -> Table:
                 f"{cell.variation:.3f}",
                 "" if minutes is None else f"{60 * minutes:.0f}",
                 "" if variation is None else f"{variation:.3f}",
-                f"{middle:.3f} ({low:.3f} to {high:.3f}; {len(etas[cell.sampler])} seeds)",
+                str(len(etas[cell.sampler])),
+                f"{middle:.3f}",
+                f"{low:.3f} to {high:.3f}",
                 "" if minutes is None else f"{PAPER_SVM_ETA}",
             ]
         )
-    columns = ["method", "timed", "median s", "variation", "paper: s", "variation", "eta: median (range)", "paper"]
-    return Table(columns, rows)
+    columns = ["method", "timed", "s", "variation", "paper: s", "variation"]
+    return Table([*columns, "seeds", "eta", "range", "paper"], rows)
 
 
 def misspecified(lines: Sequence[Line]) -> Table:
