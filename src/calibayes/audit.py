@@ -74,16 +74,20 @@ def _differ(
 ) -> bool:
     """Whether the levels differ by more than Monte Carlo error, and by enough to matter.
 
-    A level L from M independent draws has the variance (1 - L^2) / M at most, and so its arcsine 1 / M, wherever it
-    is: a variance read off levels near one would be as noisy as they are. What resampling adds is read off the two
-    runs; what weights add to ours is M over their effective size, `uneven`.
+    A level L from M independent draws has the variance (1 - L^2) / M at most, and so its arcsine about 1 / M, wherever
+    it is (with Anscombe's correction near one): a variance read off the levels there would be as noisy as they are.
+    What resampling adds is read off the two runs; what weights add to ours is M over their effective size, `uneven`.
     """
-    our_angles, their_angles = (np.arcsin(np.clip(levels, 0, 1)) for levels in (ours, theirs))
+    our_angles, their_angles = _angles(ours, size / uneven), _angles(theirs, size)
     inflation = max(1.0, float(np.mean(np.square(their_angles[0] - their_angles[1]) * size / 2)))
     gaps = our_angles - their_angles.mean(0)
     statistic = np.sum(np.square(gaps) * size / (uneven + inflation / 2))
     material = np.sqrt(np.mean(np.square(ours - theirs.mean(0)))) > _MATERIAL
     return bool(not np.isfinite(statistic) or (material and statistic > _chi_squared_limit(len(ours))))
+
+
+def _angles(levels: Float[np.ndarray, "... R"], size: Float[np.ndarray, " R"] | int) -> Float[np.ndarray, "... R"]:
+    return np.arcsin(np.clip(levels, 0, 1) * size / (size + 0.75))
 
 
 def _chi_squared_limit(df: int) -> float:

@@ -62,15 +62,16 @@ def demo(
 
 def _keep_what_is_compiled() -> None:
     """JAX's own cache of compiled programs, for the next command; unless the user has set one, or has no place."""
-    place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "calibayes"
     if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
     try:
+        place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "calibayes"
         place.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):
         return
     jax.config.update("jax_compilation_cache_dir", str(place))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     # An entry that was cut short is compiled again.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
 

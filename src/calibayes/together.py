@@ -1,11 +1,13 @@
 """Several calibrations as one computation.
 
 A small calibration leaves most of an accelerator idle. `together` runs calls side by side, each in a thread of its own.
-Where they come to the same compiled function with arguments of the same shapes they wait for one another, and it is
-run once for all of them, vmapped. Each goes its own way in between, so nothing that is written for one calibration
-knows of the others; what it computes is what it would compute alone, up to rounding.
+At every function compiled by `jit` they wait until all of them have come to one; then those who came to the same
+function with arguments of the same shapes have it run once for all of them, vmapped. Each goes its own way in between,
+so nothing that is written for one calibration knows of the others. What a function computes is what it would compute
+alone up to rounding; what a sampler makes of that, up to its own error.
 """
 
+import copy
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -28,15 +30,15 @@ _meeting: ContextVar["_Meeting | None"] = ContextVar("meeting", default=None)
 
 
 def jit(fn: F) -> F:
-    """`equinox.filter_jit`; and a place where calls that run side by side meet."""
-    alone, for_all = eqx.filter_jit(fn), eqx.filter_jit(eqx.filter_vmap(fn))
+    """`equinox.filter_jit`, of a function without keywords; and a place where calls that run side by side meet."""
+    alone, for_all = eqx.filter_jit(fn), _for_all(fn)
 
     @wraps(fn)
     def call(*args: Any) -> Any:
         meeting = _meeting.get()
         if meeting is None or any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
             return alone(*args)
-        return meeting.come(alone, for_all, args)
+        return meeting.come(_Seat(alone, for_all, args))
 
     return cast(F, call)
 
@@ -57,27 +59,42 @@ def together(calls: Sequence[Callable[[], Any]], at_once: int) -> None:
         _meeting.set(meeting)
         try:
             while not meeting.over:
-                waiting.get_nowait()()
-        except Empty:
-            pass
+                try:
+                    call = waiting.get_nowait()
+                except Empty:
+                    break
+                call()
+            meeting.leave()
         except BaseException as error:
             meeting.end(error)
-        finally:
-            meeting.leave()
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(meeting.size)]
-    for thread in threads:
-        thread.start()
     try:
+        for thread in threads:
+            thread.start()
         for thread in threads:
             while thread.is_alive():
                 thread.join(0.1)
-    except KeyboardInterrupt as interrupt:
-        meeting.end(interrupt)
+    except BaseException as error:
+        meeting.end(error)
         for thread in threads:
-            thread.join()
+            if thread.is_alive():
+                thread.join()
     if meeting.error is not None:
         raise meeting.error
+
+
+def _for_all(fn: Callable[..., Any]) -> Callable[[list[Any]], list[Any]]:
+    """The function on a list of arguments, vmapped; stacked and taken apart within the one program."""
+
+    def run(many: list[Any]) -> list[Any]:
+        arrays, static = zip(*(eqx.partition(args, eqx.is_array) for args in many), strict=True)
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *arrays)
+        out, rest = eqx.partition(eqx.filter_vmap(fn)(*eqx.combine(stacked, static[0])), eqx.is_array)
+        return [eqx.combine(jax.tree.map(lambda leaf, i=i: leaf[i], out), rest) for i in range(len(many))]
+
+    run.__name__ = run.__qualname__ = f"{getattr(fn, '__name__', 'function')}_for_all"
+    return eqx.filter_jit(run)
 
 
 class _Over(BaseException):
@@ -90,16 +107,21 @@ class _Seat:
     def __init__(self, alone: Callable[..., Any], for_all: Callable[..., Any], args: tuple[Any, ...]):
         self.alone, self.for_all = alone, for_all
         as_array = lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf
-        self.args = jax.tree.map(as_array, args)
+        self.args: Any = jax.tree.map(as_array, args)
+        leaves, structure = jax.tree.flatten(self.args)
+        shapes = tuple(jax.typeof(leaf) if eqx.is_array(leaf) else (type(leaf), leaf) for leaf in leaves)
+        self.kind = (for_all, structure, shapes)
+        # Here, so that arguments that cannot be compared fail in the call that brought them.
+        hash(self.kind)
         self.done = False
         self.result: Any = None
         self.error: Exception | None = None
 
-    @property
-    def kind(self) -> Any:
-        leaves, structure = jax.tree.flatten(self.args)
-        shapes = tuple((leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf for leaf in leaves)
-        return (self.for_all, structure, shapes)
+    def serve_alone(self) -> None:
+        try:
+            self.result = self.alone(*self.args)
+        except Exception as error:
+            self.error = error
 
 
 class _Meeting:
@@ -113,9 +135,8 @@ class _Meeting:
     def over(self) -> bool:
         return self.error is not None
 
-    def come(self, alone: Callable[..., Any], for_all: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    def come(self, seat: _Seat) -> Any:
         """What the function gives for these arguments, when everyone has come somewhere."""
-        seat = _Seat(alone, for_all, args)
         with self.changed:
             self.seats.append(seat)
             self._start_if_all_are_here()
@@ -132,9 +153,10 @@ class _Meeting:
             self._start_if_all_are_here()
 
     def end(self, error: BaseException) -> None:
+        """Nobody waits any longer. Said before the lock is there, which is held while a function runs."""
+        if self.error is None and not isinstance(error, _Over):
+            self.error = error
         with self.changed:
-            if self.error is None and not isinstance(error, _Over):
-                self.error = error
             self.changed.notify_all()
 
     def _start_if_all_are_here(self) -> None:
@@ -149,22 +171,24 @@ class _Meeting:
         self.changed.notify_all()
 
     def _serve(self, group: list[_Seat]) -> None:
+        if len(group) < max(2, _FULL_ENOUGH * self.size):
+            for seat in group:
+                seat.serve_alone()
+        else:
+            self._serve_as_one(group)
+        for seat in group:
+            seat.done, seat.args = True, None
+
+    def _serve_as_one(self, group: list[_Seat]) -> None:
         try:
-            if len(group) < max(2, _FULL_ENOUGH * self.size):
-                results = [seat.alone(*seat.args) for seat in group]
-            else:
-                results = self._as_one(group)
-            for seat, result in zip(group, results, strict=True):
+            filled = [*group, *[group[0]] * (self.size - len(group))]
+            results = group[0].for_all([seat.args for seat in filled])
+            for seat, result in zip(group, results, strict=False):
                 seat.result = result
+        except jax.errors.JaxRuntimeError:
+            # All at once are too many for the memory, perhaps.
+            for seat in group:
+                seat.serve_alone()
         except Exception as error:
             for seat in group:
-                seat.error = error
-        for seat in group:
-            seat.done = True
-
-    def _as_one(self, group: list[_Seat]) -> list[Any]:
-        filled = [*group, *[group[0]] * (self.size - len(group))]
-        arrays, static = zip(*(eqx.partition(seat.args, eqx.is_array) for seat in filled), strict=True)
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *arrays)
-        out, rest = eqx.partition(group[0].for_all(*eqx.combine(stacked, static[0])), eqx.is_array)
-        return [eqx.combine(jax.tree.map(lambda leaf, i=i: leaf[i], out), rest) for i in range(len(group))]
+                seat.error = copy.copy(error)

@@ -131,7 +131,9 @@ def _until_settled(
             rows = jnp.asarray(np.resize(restless, CREW))
             few = _some_rows(walkers, memory, rows)
             few = _until_settled(keys[rows], target.rows(rows), *few, max_moves - done)
-            return _put_back(walkers, memory, rows, *few)
+            # Each once: those that fill up the crew go nowhere, off the end.
+            places = np.where(np.arange(CREW) < len(restless), np.resize(restless, CREW), target.n_rows)
+            return _put_back(walkers, memory, jnp.asarray(places), *few)
     return walkers, memory
 
 
@@ -199,12 +201,12 @@ def _some_rows(walkers: Walkers, memory: _Memory, rows: Int[Array, " R"]) -> tup
 
 @eqx.filter_jit
 def _put_back(
-    walkers: Walkers, memory: _Memory, rows: Int[Array, " R"], few: Walkers, few_memory: _Memory
+    walkers: Walkers, memory: _Memory, places: Int[Array, " R"], few: Walkers, few_memory: _Memory
 ) -> tuple[Walkers, _Memory]:
-    put = lambda leaf, new: leaf.at[rows].set(new)
+    put = lambda leaf, new: leaf.at[places].set(new, mode="drop")
     whole = jax.tree.map(put, _without_particles(walkers), _without_particles(few))
     memory = eqx.tree_at(lambda m: m.settled, memory, put(memory.settled, few_memory.settled))
-    return _with_particles(whole, walkers.particles.with_rows(rows, few.particles)), memory
+    return _with_particles(whole, walkers.particles.with_rows(places, few.particles)), memory
 
 
 def _without_particles(walkers: Walkers) -> Walkers:

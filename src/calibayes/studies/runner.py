@@ -1,4 +1,4 @@
-"""Run what is not yet stored, one calibration after another, and say how long the rest will take."""
+"""Run what is not yet stored, one after another or some side by side, and say how long the rest will take."""
 
 import math
 import os
@@ -52,7 +52,8 @@ Work = Callable[[Case], list[Line]]
 def run(cases: Sequence[Case], work: Work, store: Store, console: Console, at_once: int = 1) -> bool:
     """Do what is missing, so many cases of a kind at once. False if it was interrupted; what was done is stored anyway.
 
-    A case with a region missing is done anew as a whole, so that its lines do not depend on what was asked for before.
+    A case with a region missing is done anew as a whole, so that its lines do not depend on what was asked for before;
+    side by side they do depend, by the samplers' error, on who else ran.
     """
     pending = [case for case in cases if not all((*case[:4], region) in store for region in case.regions)]
     left, took = Counter(case.kind for case in pending), defaultdict[Kind, list[float]](list)
@@ -67,6 +68,9 @@ def run(cases: Sequence[Case], work: Work, store: Store, console: Console, at_on
         began = time.perf_counter()
         try:
             lines = work(case)
+        except jax.errors.JaxRuntimeError:
+            # Of the machine, such as no memory left, and not of the calibration.
+            raise
         except (ValueError, RuntimeError) as error:
             console.print(f"[yellow]{description}: {error}")
             lines = [_failed(case, region, error) for region in case.regions]
@@ -114,7 +118,7 @@ def in_regions(case: Case, calibrate: Callable[[Region], cb.Result]) -> dict[str
     for region in others:
         began = time.perf_counter()
         own = _finished(result.at(region=as_named(region)))
-        found[region] = Timed(own, time.perf_counter() - began, "at")
+        found[region] = Timed(own, time.perf_counter() - began, "together" if side_by_side() else "at")
     return found
 
 
