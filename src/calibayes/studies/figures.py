@@ -6,6 +6,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import LogLocator, NullLocator
 
 from calibayes.studies.tables import NAMES, ORDER, PAPER_SVM_ETA, Cell
 
@@ -19,7 +20,7 @@ def figure4(cells: Sequence[Cell], path: Path) -> None:
     for axis, n in zip(axes[0], sizes, strict=True):
         _strips(axis, [cell for cell in cells if cell.n == n], lambda cell: cell.seconds)
         axis.set_title(f"N = {n:,}", fontsize=9)
-        axis.set_yscale("log")
+        _logarithmic(axis)
     axes[0, 0].set_ylabel("seconds")
     _save(figure, path)
 
@@ -28,7 +29,7 @@ def figure5(cells: Sequence[Cell], path: Path) -> None:
     """Seconds and eta by method."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.0, 2.8))
     _strips(left, cells, lambda cell: cell.seconds)
-    left.set_yscale("log")
+    _logarithmic(left)
     left.set_ylabel("seconds")
     _strips(right, cells, lambda cell: cell.etas)
     right.axhline(PAPER_SVM_ETA, color="black", linewidth=0.8, linestyle=":")
@@ -51,6 +52,14 @@ def _strips(axis: Any, cells: Sequence[Cell], values_of: Any) -> None:
     axis.set_xlim(-0.6, len(ranked) - 0.4)
     axis.grid(axis="y", linewidth=0.4, alpha=0.5)
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def _logarithmic(axis: Any) -> None:
+    """In plain numbers: 1, 2, 5, 10, ..."""
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_locator(NullLocator())
 
 
 def _save(figure: Any, path: Path) -> None:
