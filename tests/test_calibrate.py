@@ -95,8 +95,10 @@ def test_default_against_grid(median_problem, region):
 @pytest.mark.parametrize(
     ("sampler", "region"),
     [
-        *(("smc", region) for region in REGIONS),
-        *((cb.MCMC(n_draws=5000, n_warmup=500), region) for region in ("box", "hpd")),
+        ("smc", "box"),
+        *(pytest.param("smc", region, marks=pytest.mark.slow) for region in REGIONS if region != "box"),
+        (cb.MCMC(n_draws=5000, n_warmup=500), "hpd"),
+        pytest.param(cb.MCMC(n_draws=5000, n_warmup=500), "box", marks=pytest.mark.slow),
     ],
     ids=lambda value: "mcmc" if isinstance(value, cb.MCMC) else None,
 )

@@ -75,7 +75,7 @@ def test_big_programs_are_compiled_once():
         median,
         lambda seed: median(seed, tau=0.2 + 0.1 * seed),
         lambda seed: median(seed, sampler=cb.MCMC(n_draws=200, n_warmup=100)),
-        lambda seed: lambda_model(seed, sampler=cb.SMC(n_particles=200)),
+        pytest.param(lambda seed: lambda_model(seed, sampler=cb.SMC(n_particles=200)), marks=pytest.mark.slow),
         by_default,
         lambda seed: by_default(seed, tau=0.2 + 0.1 * seed),
         lambda_model,

@@ -47,7 +47,7 @@ def usual():
     "sampler",
     [
         cb.SMC(n_particles=300, ess_target=0.99, n_moves=4, kernel=FixedWalk(0.1)),
-        cb.MCMC(n_draws=4000, n_warmup=500, kernel=FixedWalk(0.1)),
+        pytest.param(cb.MCMC(n_draws=4000, n_warmup=500, kernel=FixedWalk(0.1)), marks=pytest.mark.slow),
     ],
     ids=["smc", "mcmc"],
 )

@@ -207,6 +207,7 @@ def test_losses_that_are_nan_for_some_particles_are_counted(options):
     assert found.draws.min() < 0.8 + 0.3 * sd
 
 
+@pytest.mark.slow
 def test_printed_initial_weights_square_the_posterior():
     """As printed, draws of the posterior are weighted by its density: about twice the learning rate (section 2.3)."""
     model, data = problem()
@@ -238,6 +239,7 @@ def test_start_from_draws(result, options):
     assert abs(np.log(found.eta / result.eta)) < 4 * np.hypot(found.eta_se, result.eta_se) / result.eta
 
 
+@pytest.mark.slow
 def test_start_from_the_prior_agrees(result):
     """Another sampler, by another way, on the same counts."""
     model, data = problem()

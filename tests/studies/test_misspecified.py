@@ -41,6 +41,7 @@ def test_truth_under_contamination():
     assert 2 + median < study.truth("contaminated", "huber")[0] < 2.5
 
 
+@pytest.mark.slow
 def test_wald_sets_are_the_textbook_ones():
     """Least squares with a flat prior: the sandwich is White's (HC0), up to the pool's Monte Carlo error.
 
