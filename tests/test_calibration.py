@@ -196,7 +196,7 @@ def exact_level(eta, theta, region):
     return 2 * stats.norm.cdf(np.abs(gap[region]) / np.sqrt(np.linalg.inv(precision)[region, region])) - 1
 
 
-@pytest.mark.parametrize("factor", [None, 0.2, 4.0])
+@pytest.mark.parametrize("factor", [None, pytest.param(0.2, marks=pytest.mark.slow), 4.0])
 def test_level_of_a_point(result, factor):
     """From 10,000 weighted particles a level has an error of 0.005 and, through their mean, as much again: four."""
     eta = None if factor is None else factor * result.eta

@@ -94,6 +94,7 @@ def test_few_draws_are_said():
         cb.calibrate(model, data, sampler=cb.MCMC(n_draws=200, n_warmup=200), **SMALL)
 
 
+@pytest.mark.slow
 def test_float64():
     """Where the user enabled x64 everything runs in it."""
     program = """
