@@ -97,10 +97,12 @@ def _judgement(lines: Sequence[Line]) -> str:
 
 
 def _figure4(lines: Sequence[Line]) -> str:
+    busy = sum(line.how == "busy" for line in lines)
+    left_out = f" {busy:,} others, timed while the machine did other work, are left out." if busy else ""
     return f"""## Figure 4: computation time
 
 `calibayes study figure4`: the box; calibrations in which nothing was compiled, one at a time, on
-{_machine(lines)}. Transport's include its audit.
+{_machine(lines)}. Transport's include its audit.{left_out}
 
 ![Seconds by method and N](figure4.png)
 

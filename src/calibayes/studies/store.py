@@ -30,7 +30,8 @@ class Line:
     seconds: float
     how: str
     """`cold` if anything was compiled within these seconds, `warm` if not, `together` if others ran at the same time,
-    `busy` if the machine is known to have done other work, `at` if it went on from another region."""
+    `busy` if the machine is known to have done other work, `at` if it went on from another region,
+    `failed` if it raised, empty if nothing was calibrated."""
     note: str
     """What the calibration warned of."""
     machine: str
