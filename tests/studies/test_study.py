@@ -115,3 +115,13 @@ def test_misspecified_stores_what_it_is_compared_with():
     plain, _, calibrated = lines[:3]
     assert calibrated.eta > 1.2
     assert plain.truth < calibrated.truth
+
+
+def test_what_the_truth_asks_for():
+    """At that eta the level of the truth is 0.95, to four errors of a level from 1,000 draws, twice."""
+    case = paper.table1_cases(1, [40], ["known"], ["box"], 0)[0]
+    (line,) = paper.work(case)
+    assert 0.1 < line.eta < 10
+    data = cb.datasets.median_regression(40, 0)
+    result = cb.calibrate(paper.MEDIAN, data, region="box", bootstrap=50, seed=7, progress=False)
+    assert result.level_of([2.0, 1.0], eta=line.eta) == pytest.approx(0.95, abs=4 * (2 * 0.95 * 0.05 / 1000) ** 0.5)

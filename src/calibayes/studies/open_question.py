@@ -31,7 +31,7 @@ def _gpc_smc(**changes: Any) -> dict[str, Any]:
 
 
 _SETS = ("box", "ellipsoid", "hpd", "simultaneous")
-_FEW = 3
+_FEW, _SOME = 3, 10
 
 SVM_VARIANTS = {
     "SVM": Variant(_SETS, seeds=_FEW),
@@ -40,21 +40,21 @@ SVM_VARIANTS = {
     "SVM, Bayesian bootstrap": Variant(("box",), {"bootstrap": cb.bootstrap.Bayesian(ROWS)}, seeds=_FEW),
     "SVM, nine predictors": Variant(("box",), seeds=_FEW, data=lambda: cb.datasets.heart_disease("all")),
     "SVM, predictors not centred": Variant(("box",), seeds=_FEW, data=lambda: cb.datasets.heart_disease(centre=False)),
-    "SVM, GPC-SMC with 1,000 particles": Variant(("box",), _gpc_smc(), "smc", 1),
+    "SVM, GPC-SMC with 1,000 particles": Variant(("box",), _gpc_smc(), "smc", _FEW),
     "SVM, GPC-SMC with 1,000 particles, first weights as printed": Variant(
-        ("box",), _gpc_smc(initial_weights="density"), "smc", 1
+        ("box",), _gpc_smc(initial_weights="density"), "smc", _FEW
     ),
     "SVM, GPC-SMC with 1,000 particles, kernel as printed": Variant(
-        ("box",), _gpc_smc(kernel=cb.kernels.RWMH(as_printed=True)), "smc", 1
+        ("box",), _gpc_smc(kernel=cb.kernels.RWMH(as_printed=True)), "smc", _FEW
     ),
 }
 REGRESSION_VARIANTS = {
     "N 1,600": Variant((*_SETS, "intercept", "slope")),
     "N 1,600, minimiser to be covered": Variant(("box",), {"estimate": "minimizer"}),
-    "N 1,600, GPC-SMC": Variant(("box",), _gpc_smc(), "smc", _FEW),
-    "N 1,600, GPC-SMC, first weights as printed": Variant(("box",), _gpc_smc(initial_weights="density"), "smc", _FEW),
+    "N 1,600, GPC-SMC": Variant(("box",), _gpc_smc(), "smc", _SOME),
+    "N 1,600, GPC-SMC, first weights as printed": Variant(("box",), _gpc_smc(initial_weights="density"), "smc", _SOME),
     "N 1,600, GPC-SMC, kernel as printed": Variant(
-        ("box",), _gpc_smc(kernel=cb.kernels.RWMH(as_printed=True)), "smc", _FEW
+        ("box",), _gpc_smc(kernel=cb.kernels.RWMH(as_printed=True)), "smc", _SOME
     ),
 }
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from rich import box
 from rich.table import Table as RichTable
 
+from calibayes.studies.names import KNOWN, REGIONS
 from calibayes.studies.store import Line
 
 NAMES = {"mcmc": "GPC-MCMC", "smc": "GPC-SMC", "transport": "transport"}
-ORDER = ("mcmc", "smc", "transport", "eta 1", "sandwich")
+ORDER = ("mcmc", "smc", "transport", "eta 1", "sandwich", KNOWN)
 PAPER_COVERAGE = {("mcmc", 100): 97.0, ("mcmc", 400): 93.5, ("mcmc", 1600): 95.0}
 PAPER_COVERAGE |= {("smc", 100): 96.0, ("smc", 400): 94.0, ("smc", 1600): 94.5}
 """Table 1 of the paper."""
@@ -19,6 +21,10 @@ PAPER_ETA = {100: 1.6, 400: 1.4, 1600: 1.1}
 PAPER_SVM_ETA = 0.09
 PAPER_SVM_TIMES = {"mcmc": (18.0, 0.335), "smc": (10.7, 0.017)}
 """Median minutes and their coefficient of variation, on 64 cores in MATLAB (section 3.2)."""
+
+
+_WIDEST = 20
+"""Columns narrower than this are not broken."""
 
 
 class Table(NamedTuple):
@@ -32,12 +38,16 @@ class Table(NamedTuple):
         return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
     def rich(self) -> RichTable:
-        table = RichTable(padding=(0, 0))
+        table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False)
         for at, name in enumerate(self.columns):
             number = any(row[at][:1].isdigit() for row in self.rows) and not any(
                 row[at][:1].isalpha() for row in self.rows
             )
-            table.add_column(name, justify="right" if number else "left")
+            # Names may be broken into lines; numbers may not.
+            widest = max((len(row[at]) for row in self.rows), default=0)
+            table.add_column(
+                name, justify="right" if number else "left", min_width=min(widest, _WIDEST), overflow="fold"
+            )
         for row in self.rows:
             table.add_row(*row)
         return table
@@ -94,11 +104,14 @@ class Cell:
 
 
 def cells(lines: Iterable[Line]) -> list[Cell]:
-    """By problem as they came, then N, region and sampler."""
+    """By problem and region as they came, N and sampler in order; the paper's regions in theirs."""
     groups: dict[tuple[str, int, str, str], list[Line]] = {}
     for line in lines:
         groups.setdefault((line.problem, line.n, line.region, line.sampler), []).append(line)
-    problems, regions = ([*dict.fromkeys(key[at] for key in groups)] for at in (0, 2))
+    problems, regions = (
+        [*dict.fromkeys(key[0] for key in groups)],
+        [*dict.fromkeys((*REGIONS, *(k[2] for k in groups)))],
+    )
     ranked = sorted(
         groups, key=lambda key: (problems.index(key[0]), key[1], regions.index(key[2]), ORDER.index(key[3]))
     )
@@ -119,7 +132,7 @@ def timed(lines: Sequence[Line]) -> list[Cell]:
 
 def table1(lines: Sequence[Line]) -> Table:
     rows = []
-    for cell in cells(lines):
+    for cell in cells(line for line in lines if line.sampler != KNOWN):
         paper = PAPER_COVERAGE.get((cell.sampler, cell.n)) if cell.region == "box" else None
         rows.append(
             [
@@ -142,7 +155,7 @@ def short_table1(lines: Sequence[Line]) -> Table:
     """The box alone, with its seconds."""
     seconds = {(cell.n, cell.sampler): np.median(cell.seconds) for cell in timed(lines)}
     rows = []
-    for cell in cells(line for line in lines if line.region == "box"):
+    for cell in cells(line for line in lines if line.region == "box" and line.sampler != KNOWN):
         paper, took = PAPER_COVERAGE.get((cell.sampler, cell.n)), seconds.get((cell.n, cell.sampler))
         rows.append(
             [
@@ -156,6 +169,33 @@ def short_table1(lines: Sequence[Line]) -> Table:
             ]
         )
     return Table(["N", "method", "paper, %", "covered, % (error)", "datasets", "median eta", "seconds"], rows)
+
+
+def asked(lines: Sequence[Line]) -> Table:
+    """What transport found, beside the one eta whose sets would have held the truth in 95% of the datasets.
+
+    A set holds the truth if eta is at most what the truth asks for there, so that eta is a quantile of those.
+    """
+    by_key = {(cell.n, cell.region, cell.sampler): cell for cell in cells(lines)}
+    rows = []
+    for (n, region, sampler), cell in by_key.items():
+        if sampler == KNOWN and (found := by_key.get((n, region, "transport"))):
+            spread = np.sqrt(0.95 * 0.05 / cell.number)
+            low, right, high = np.quantile(cell.etas, np.clip([0.05 - spread, 0.05, 0.05 + spread], 0, 1))
+            middle = np.median(found.etas)
+            rows.append(
+                [
+                    f"{n:,}",
+                    region,
+                    f"{cell.number}",
+                    f"{right:.2f} ({low:.2f}, {high:.2f})",
+                    f"{middle:.2f}",
+                    f"{100 * np.mean(cell.etas >= middle):.1f}",
+                    f"{100 * found.coverage:.1f}",
+                ]
+            )
+    columns = ["N", "set", "datasets", "one eta that covers 95% (error)", "median calibrated eta"]
+    return Table([*columns, "covered with that for all, %", "covered as calibrated, %"], rows)
 
 
 def times(lines: Sequence[Line]) -> Table:
@@ -173,22 +213,23 @@ def times(lines: Sequence[Line]) -> Table:
 
 
 def figure5(lines: Sequence[Line]) -> Table:
-    etas = {cell.sampler: cell.etas for cell in cells(lines)}
+    times = {cell.sampler: cell for cell in timed(lines)}
     rows = []
-    for cell in timed(lines):
+    for cell in cells(lines):
         minutes, variation = PAPER_SVM_TIMES.get(cell.sampler, (None, None))
-        middle, low, high = np.quantile(etas[cell.sampler], [0.5, 0, 1])
+        own = times.get(cell.sampler)
+        middle, low, high = np.quantile(cell.etas, [0.5, 0, 1])
         rows.append(
             [
                 NAMES[cell.sampler],
-                str(len(cell.seconds)),
-                f"{np.median(cell.seconds):.1f}",
-                f"{cell.variation:.3f}",
+                "0" if own is None else str(len(own.seconds)),
+                "" if own is None else f"{np.median(own.seconds):.1f}",
+                "" if own is None or len(own.seconds) < 2 else f"{own.variation:.3f}",
                 "" if minutes is None else f"{60 * minutes:.0f}",
                 "" if variation is None else f"{variation:.3f}",
-                str(len(etas[cell.sampler])),
+                str(len(cell.etas)),
                 f"{middle:.3f}",
-                f"{low:.3f} to {high:.3f}",
+                f"{low:.3f}, {high:.3f}",
                 "" if minutes is None else f"{PAPER_SVM_ETA}",
             ]
         )
@@ -222,4 +263,4 @@ def by_variant(lines: Sequence[Line]) -> Table:
 
 def _quartiles(values: np.ndarray, form: str) -> str:
     low, middle, high = (format(q, form) for q in np.quantile(values, [0.25, 0.5, 0.75]))
-    return f"{middle} ({low} to {high})"
+    return f"{middle} ({low}, {high})"
