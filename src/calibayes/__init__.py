@@ -3,14 +3,17 @@
 from calibayes import bootstrap as bootstrap
 from calibayes import datasets as datasets
 from calibayes import diagnostics as diagnostics
+from calibayes import interop as interop
 from calibayes import kernels as kernels
 from calibayes import losses as losses
+from calibayes import plots as plots
 from calibayes import priors as priors
 from calibayes import regions as regions
 from calibayes.calibrate import calibrate as calibrate
 from calibayes.calibrate import gpc_mcmc as gpc_mcmc
 from calibayes.calibrate import gpc_smc as gpc_smc
 from calibayes.checks import CalibrationWarning as CalibrationWarning
+from calibayes.export import load as load
 from calibayes.model import GibbsModel as GibbsModel
 from calibayes.result import Coverage as Coverage
 from calibayes.result import Result as Result

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,14 +15,15 @@ from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from calibayes.bootstrap import Bootstrap
 from calibayes.checks import CalibrationWarning, as_key, check_counts, check_eta, check_level
+from calibayes.combinations import answered, curves
 from calibayes.curve import Coverage, critical_levels
 from calibayes.found import Found
 from calibayes.functions import as_float
 from calibayes.loop import Loop
 from calibayes.model import GibbsModel
-from calibayes.particles import Particles
+from calibayes.particles import Particles, shift
 from calibayes.progress import LiveLine
-from calibayes.regions import Interval, Region, as_region
+from calibayes.regions import Linear, Region, as_region
 from calibayes.result import Intervals, Result
 from calibayes.samplers.start import moved
 from calibayes.target import make_target
@@ -47,6 +48,17 @@ class Problem:
     key: PRNGKeyArray
 
 
+class _Own(NamedTuple):
+    """What was found for one linear combination."""
+
+    bounds: np.ndarray
+    eta: float
+    eta_se: float
+    converged: bool
+    message: str
+    amiss: bool
+
+
 @dataclass(frozen=True)
 class Calibration:
     problem: Problem
@@ -56,20 +68,23 @@ class Calibration:
     def result(self) -> Result:
         """What is reported; with a warning, if there is something to worry about."""
         found, loop, problem = self.found, self.loop, self.problem
-        if not found.converged or found.concerns:
+        if _amiss(found):
             warnings.warn(f"calibration: {found.message}.", CalibrationWarning, stacklevel=3)
         assert found.curve is not None
         repaired = np.full(found.coverage.n_rows + 1, loop.fell_back)
         if found.reach.repaired is not None:
             repaired |= found.reach.repaired
+        draws, risk = _draws(problem.key, loop.target.constrained(found.particles))
         return Result(
             eta=found.eta,
             eta_se=found.curve.eta_se(),
             coverage=found.coverage,
             converged=found.converged,
             message=found.message,
+            concerns=list(found.concerns),
             trace=loop.trace,
-            draws=_draws(problem.key, loop.target.constrained(found.particles)),
+            draws=draws,
+            risk=risk,
             curve=found.curve,
             estimate=np.asarray(found.point),
             level=loop.level,
@@ -96,25 +111,67 @@ class Calibration:
             loop, found = replace(self.loop, began=time.perf_counter()).again(self.found, region, level, live)
         return replace(self, loop=loop, found=found)
 
-    def intervals(self, level: float | None) -> Intervals:
-        """Each parameter's equal-tailed interval from the posterior at the eta that calibrates that interval."""
+    def intervals(self, level: float | None, of: Any) -> Intervals:
+        """Equal-tailed intervals of linear combinations, each at the eta that calibrates that interval."""
         level = self.loop.level if level is None else level
         check_level(level, self.found.coverage.n_rows)
+        dim = self.loop.target.dim
+        vectors = np.eye(dim) if of is None else np.asarray(of, float)
+        if vectors.ndim != 2 or vectors.shape[1] != dim:
+            raise ValueError(f"of must hold rows of {dim} numbers, one per parameter; got shape {vectors.shape}.")
+        for vector in vectors:
+            Linear(vector).check(dim)
+        names = list(self.problem.names) if of is None else [f"row {i}" for i in range(len(vectors))]
         tails = [(1 - level) / 2, (1 + level) / 2]
-        each = [self._at(level, Interval(k)).result() for k in range(self.loop.target.dim)]
+        answers = self._near(level, vectors, tails)
+        for r in range(len(vectors)):
+            answers[r] = answers[r] or self._own(level, vectors[r], tails)
+        each = [answer for answer in answers if answer is not None]
+        amiss = [f"{name}: {own.message}" for name, own in zip(names, each, strict=True) if own.amiss]
+        if amiss:
+            more = f" (and {len(amiss) - 1} others)" if len(amiss) > 1 else ""
+            warnings.warn(f"calibration of {amiss[0]}{more}.", CalibrationWarning, stacklevel=3)
         return Intervals(
-            list(self.problem.names),
+            names,
             level,
-            bounds=np.array([np.quantile(own.draws[:, k], tails) for k, own in enumerate(each)]),
+            bounds=np.array([own.bounds for own in each]).reshape(-1, 2),
             eta=np.array([own.eta for own in each]),
             eta_se=np.array([own.eta_se for own in each]),
-            converged=np.array([own.converged for own in each]),
+            converged=np.array([own.converged for own in each], bool),
             messages=[own.message for own in each],
         )
 
+    def _near(self, level: float, vectors: np.ndarray, tails: list[float]) -> list["_Own | None"]:
+        """What particles near the joint eta can answer: nothing, if they do not deserve trust."""
+        loop, found = self.loop, self.found
+        if not found.converged or not len(vectors):
+            return [None] * len(vectors)
+        own, data = curves(loop, found, level, vectors)
+        drawn = loop.target.constrained(data)
+        theta = np.asarray(drawn.theta[:, 0], np.float64)
+        answers: list[_Own | None] = []
+        for vector, curve in zip(vectors, own, strict=True):
+            if not answered(curve, found.sampled):
+                answers.append(None)
+                continue
+            eta = curve.eta_hat()
+            weights = np.asarray(shift(drawn, as_float(eta - found.sampled)).weights[0], np.float64)
+            bounds = np.quantile(vector @ theta, tails, weights=weights, method="inverted_cdf")
+            message = "; ".join([f"the {level:g} sets cover at {level:g}", *found.concerns])
+            answers.append(_Own(bounds, eta, curve.eta_se(), True, message, bool(found.concerns)))
+        return answers
+
+    def _own(self, level: float, vector: np.ndarray, tails: list[float]) -> "_Own":
+        own = self._at(level, Linear(vector))
+        draws = _draws(self.problem.key, own.loop.target.constrained(own.found.particles))[0]
+        found = own.found
+        assert found.curve is not None
+        bounds = np.quantile(draws.astype(np.float64) @ vector, tails)
+        return _Own(bounds, found.eta, found.curve.eta_se(), found.converged, found.message, _amiss(found))
+
     def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
         """Draws of the posterior on the data at any learning rate."""
-        return _draws(self.problem.key, self.loop.target.constrained(self._particles_at(eta)))
+        return _draws(self.problem.key, self.loop.target.constrained(self._particles_at(eta)))[0]
 
     def level_of(self, theta: Any, eta: float | None) -> float:
         """The smallest level at which the set on the data holds a point."""
@@ -157,12 +214,17 @@ class Calibration:
             return self.loop.elsewhere(self.found, target, begin_key, init_key, live)
 
 
-def _draws(key: PRNGKeyArray, particles: Particles) -> Float[np.ndarray, "M K"]:
-    """Equally weighted draws by stratified resampling, a number for which the particles speak."""
+def _amiss(found: Found) -> bool:
+    return not found.converged or bool(found.concerns)
+
+
+def _draws(key: PRNGKeyArray, particles: Particles) -> tuple[Float[np.ndarray, "M K"], Float[np.ndarray, " M"]]:
+    """Equally weighted draws, and their risk, by stratified resampling, a number for which the particles speak."""
     theta, weights = np.asarray(particles.theta[:, 0]), np.asarray(particles.weights[0], np.float64)
     # A quarter as many as particles, so that weights hardly repeat them.
     n = min(_REPORTED, max(len(weights) // 4, 100))
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).astype(np.uint32))
     cdf = np.cumsum(weights)
     ancestors = np.searchsorted(cdf, (np.arange(n) + rng.uniform(size=n)) / n * cdf[-1], side="right")
-    return theta.T[rng.permutation(np.minimum(ancestors, len(weights) - 1))]
+    picked = rng.permutation(np.minimum(ancestors, len(weights) - 1))
+    return theta.T[picked], np.asarray(particles.risk[0])[picked]

@@ -46,7 +46,7 @@ def check_data(model: GibbsModel, data: Any, names: Sequence[str] | None) -> Obs
     if model.dim is not None and model.dim != dim:
         raise ValueError(f"X has {dim} columns, but the model is for {model.dim} parameters (its dim, or its prior's).")
     if names is None:
-        names = columns or [f"theta[{k}]" for k in range(dim)]
+        names = columns or getattr(model.prior, "names", None) or [f"theta[{k}]" for k in range(dim)]
     elif len(names) != dim:
         raise ValueError(f"names must name each of {dim} parameters; got {len(names)} names.")
     _check_model(model, checked, dim)

@@ -13,10 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 import calibayes as cb
+from calibayes.fit_cli import app as fit
 from calibayes.studies.cli import app as study
 
 app = typer.Typer(add_completion=True, no_args_is_help=True, help=cb.__doc__, pretty_exceptions_enable=False)
 
+app.add_typer(fit)
 app.add_typer(study, name="study")
 
 
@@ -79,7 +81,7 @@ def _keep_what_is_compiled() -> None:
 def _learning_rate(result: cb.Result) -> Table:
     low, high = result.coverage.interval
     before = result.trace[0]
-    table = Table(title=f"Coverage of {result.level:.0%} {type(result.region).__name__.lower()} sets")
+    table = Table(title=f"Coverage of {result.level:.0%} {result.region.name.lower()} sets")
     for column in ("", "learning rate", "standard error", "coverage", "95% interval of it"):
         table.add_column(column, justify="right" if column else "left")
     was = cb.Coverage(round(before.coverage * result.coverage.n_rows), result.coverage.n_rows)

@@ -161,8 +161,7 @@ def local_curve(
     etas, last = np.empty(0), None
     for data, rows in snapshots:
         if not levels:
-            half_width = _half_width(rows, eta)
-            etas = eta * np.exp(np.linspace(-half_width, half_width, n_points))
+            etas = grid_around(rows, eta, n_points)
         if data is not last:
             points, last = points_of(data, etas), data
         at_etas, of_etas = _levels_on_grid(target, rows, as_float(etas - eta), as_float(etas), region, points)
@@ -203,10 +202,11 @@ def critical_levels(
     return jnp.where((cloud.weights > 0).any(-1), levels, jnp.nan)
 
 
-def _half_width(particles: Particles, eta: float) -> float:
-    """How far log eta can go: the effective size falls by about exp(-variance of the log-weights)."""
+def grid_around(particles: Particles, eta: float, n_points: int = POINTS) -> Float[np.ndarray, " G"]:
+    """As far as log eta can go: the effective size falls by about exp(-variance of the log-weights)."""
     variance = eta**2 * float(_risk_variance(particles))
-    return float(min(_WIDEST, np.sqrt(np.log(2) / max(variance, 1e-12))))
+    half_width = float(min(_WIDEST, np.sqrt(np.log(2) / max(variance, 1e-12))))
+    return eta * np.exp(np.linspace(-half_width, half_width, n_points))
 
 
 @jax.jit

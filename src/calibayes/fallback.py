@@ -5,7 +5,7 @@ from dataclasses import replace
 import jax
 
 from calibayes.audit import Audit, audit
-from calibayes.found import Found
+from calibayes.found import FELL_BACK, NOT_AUDITED, Found
 from calibayes.loop import Loop
 from calibayes.progress import LiveLine
 from calibayes.samplers import SMC
@@ -18,7 +18,7 @@ def make_sure(loop: Loop, found: Found, live: LiveLine) -> tuple[Loop, Found]:
     if found.limited or loop.interrupted:
         return loop, found
     if not hasattr(loop.target.model.prior, "sample"):
-        found.concerns.append("not audited: the prior cannot be sampled")
+        found.concerns.append(f"{NOT_AUDITED}: the prior cannot be sampled")
         return loop, found
     eta = loop.start.eta
     if found.converged:
@@ -60,7 +60,7 @@ def _sampled_afresh(loop: Loop, first: Found, eta: float, live: LiveLine) -> tup
         return second.solve(state, eta, Bracket.nearby(), loop.max_iterations, live)
 
     found = second.guarded(search)
-    found.concerns.extend([*first.concerns, "so every row was sampled by SMC from the prior"])
+    found.concerns.extend([*first.concerns, FELL_BACK])
     verdict = _verdict(second, found, live) if found.converged else None
     if verdict is not None and verdict.failed:
         found.converged = False
@@ -77,7 +77,7 @@ def _verdict(loop: Loop, found: Found, live: LiveLine) -> Audit | None:
         point = loop.point(loop.sampler.data(found.state), found.sampled)
         return audit(key, loop.target, found.state.particles, found.sampled, loop.region, point)
     except (ValueError, RuntimeError) as error:
-        found.concerns.append(f"not audited: {error}")
+        found.concerns.append(f"{NOT_AUDITED}: {error}")
     except KeyboardInterrupt:
         loop.interrupted = True
         found.converged, found.outcome = False, "interrupted in the audit; this is what had been found"

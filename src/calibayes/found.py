@@ -10,6 +10,9 @@ from calibayes.curve import Coverage, Curve
 from calibayes.particles import Particles
 from calibayes.samplers.base import Reach
 
+NOT_AUDITED = "not audited"
+"""How a concern begins that there was no audit."""
+FELL_BACK = "so every row was sampled by SMC from the prior"
 _COLLAPSED = 10.0
 _FEW = 100.0
 

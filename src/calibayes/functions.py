@@ -44,6 +44,10 @@ class Function:
             isinstance(other, Function) and self.fn.__code__ == other.fn.__code__ and _same(self.seen, other.seen)
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What it saw may hold modules, which do not pickle; it is noted anew.
+        return Function, (self.fn,)
+
     def __repr__(self) -> str:
         return getattr(self.fn, "__name__", repr(self.fn))
 

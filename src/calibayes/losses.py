@@ -25,6 +25,8 @@ class LinearLoss(eqx.Module):
 
     location: ClassVar[bool] = False
     """Whether rho depends on `y - prediction` alone, so that data can be centred."""
+    margin: ClassVar[bool] = False
+    """Whether y is a label, -1 or 1."""
     finite: ClassVar[bool] = True
     """Whether rho is finite wherever the prediction is."""
 
@@ -99,6 +101,8 @@ class Expectile(_Location):
 
 
 class _Margin(LinearLoss):
+    margin: ClassVar[bool] = True
+
     def check(self, y):
         values = np.unique(y)
         if not np.isin(values, (-1, 1)).all():

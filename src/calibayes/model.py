@@ -47,3 +47,16 @@ class GibbsModel(eqx.Module):
     def from_log_likelihood(cls, fn: Callable[..., Any], prior: Any, *, dim: int) -> "GibbsModel":
         """The model whose loss is minus `fn(theta, datum)`, the log-likelihood of one observation."""
         return cls(Generic(fn, sign=-1), prior, dim=dim)
+
+    @classmethod
+    def from_numpyro(cls, fn: Callable[..., Any], data: Any) -> "GibbsModel":
+        """The model of a NumPyro model function: its observed sites are the log-likelihood, the others the parameters.
+
+        `fn` is called as `fn(*data)`, `fn(**data)` or `fn(data)`, by what `data` is, with arrays that have one
+        observation along the first axis, or more: size plates by them, and leave out latents of single observations.
+        Parameters are named in `prior.names`; `prior.latents(result.draws)` has draws by site, as `Predictive` takes.
+        """
+        from calibayes.interop.numpyro import from_numpyro
+
+        likelihood, prior = from_numpyro(fn, data)
+        return cls(Generic(likelihood, sign=-1), prior)

@@ -19,9 +19,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from calibayes.functions import static
+from calibayes.functions import Numbers, as_float, static
 from calibayes.particles import covariance, factor, inverse_factor, mean, quantile, share_below, transform
 
 
@@ -45,6 +46,11 @@ class Region(eqx.Module):
 
     def check(self, dim: int) -> None:
         """Raise if the region makes no sense for `dim` parameters."""
+
+    @property
+    def name(self) -> str:
+        """What its sets are called."""
+        return type(self).__name__
 
     @abstractmethod
     def critical_level(self, cloud: Cloud, point: Point) -> Float[Array, " B"]:
@@ -97,6 +103,10 @@ class Interval(Region):
 
     index: int = eqx.field(static=True)
 
+    @property
+    def name(self):
+        return f"Interval({self.index})"
+
     def check(self, dim):
         if not 0 <= self.index < dim:
             raise ValueError(f"Interval({self.index}) asks for a parameter that is not there: there are {dim}, from 0.")
@@ -104,6 +114,23 @@ class Interval(Region):
     def critical_level(self, cloud, point):
         below = share_below(cloud.theta[self.index], cloud.weights, _repeat(point.theta[self.index], cloud))
         return jnp.abs(2 * below - 1)
+
+
+class Linear(Region):
+    """The equal-tailed interval of `vector @ theta`, such as a prediction. Another vector compiles nothing anew."""
+
+    vector: Float[Array, "..."]
+
+    def __init__(self, vector: Numbers):
+        self.vector = as_float(vector)
+
+    def check(self, dim):
+        if self.vector.shape != (dim,) or not np.isfinite(np.asarray(self.vector)).all():
+            raise ValueError(f"Linear(vector) needs {dim} finite numbers; got {self.vector}.")
+
+    def critical_level(self, cloud, point):
+        values = jnp.tensordot(self.vector, cloud.theta, 1)
+        return jnp.abs(2 * share_below(values, cloud.weights, _repeat(self.vector @ point.theta, cloud)) - 1)
 
 
 class Functional(Region):
@@ -123,6 +150,19 @@ class Functional(Region):
         return jnp.where(undefined, jnp.nan, levels)
 
 
+class Remembered(Region):
+    """The region of a result that was loaded and that only its user could write down again: a name."""
+
+    text: str = eqx.field(static=True)
+
+    @property
+    def name(self):
+        return self.text
+
+    def critical_level(self, cloud, point):
+        raise NotImplementedError(f"this region is only a name, {self.text}: pass the region itself.")
+
+
 REGIONS: dict[str, Callable[[], Region]] = {
     "hpd": HPD,
     "ellipsoid": Ellipsoid,
@@ -137,8 +177,8 @@ def as_region(region: str | Region) -> Region:
         return region
     if region not in REGIONS:
         raise ValueError(
-            f"region must be one of {', '.join(REGIONS)}, or calibayes.regions.Interval(k) or Functional(fn); "
-            f"got {region!r}."
+            f"region must be one of {', '.join(REGIONS)}, or calibayes.regions.Interval(k), Linear(vector) or "
+            f"Functional(fn); got {region!r}."
         )
     return REGIONS[region]()
 

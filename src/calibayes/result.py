@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,9 +70,15 @@ class Result:
     refined this is as near to `level` as their number allows; the interval says how far off the probability may be."""
     converged: bool
     message: str
+    """How the search ended, and the concerns, in one line."""
+    concerns: list[str]
+    """What a user should worry about, one thing each; empty is good."""
     trace: list[Record]
     draws: Float[np.ndarray, "M K"]
     """Equally weighted draws of the calibrated posterior on the data."""
+    risk: Float[np.ndarray, " M"]
+    """Of each draw, relative to a reference that is the same for all: at another learning rate nearby a draw weighs
+    `exp(-(other - eta) * risk)`."""
     curve: Curve
     estimate: Float[np.ndarray, " K"]
     """The point the sets were asked to cover."""
@@ -80,10 +87,11 @@ class Result:
     repaired_rows: Int[np.ndarray, " R"]
     """Bootstrap rows, counted from 0, whose weights had failed and which were sampled instead."""
     region: Region = field(repr=False)
-    model: GibbsModel = field(repr=False)
-    data: Any = field(repr=False)
-    counts: Float[np.ndarray, "B N"] = field(repr=False)
     settings: dict[str, Any] = field(repr=False)
+    model: GibbsModel | None = field(repr=False, default=None)
+    data: Any = field(repr=False, default=None)
+    counts: Float[np.ndarray, "B N"] | None = field(repr=False, default=None)
+    """These are not kept in a file."""
     calibration: Any = field(repr=False, compare=False, default=None)
     """What answers when the result is asked again; not kept when it is pickled."""
 
@@ -94,12 +102,13 @@ class Result:
         """
         return self._calibration().at(level, region)
 
-    def intervals(self, level: float | None = None) -> "Intervals":
+    def intervals(self, level: float | None = None, of: Any = None) -> "Intervals":
         """Each parameter's interval, from the posterior at a learning rate of its own.
 
         One joint eta does not calibrate every marginal interval: `marginal_intervals` are the joint posterior's.
+        `of` holds rows of numbers, one per parameter: intervals of those linear combinations, such as predictions.
         """
-        return self._calibration().intervals(level)
+        return self._calibration().intervals(level, of)
 
     def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
         """Equally weighted draws of the posterior on the data at any learning rate, to compare with."""
@@ -128,7 +137,7 @@ class Result:
         state = "" if self.converged else f"\n  NOT CONVERGED: {self.message}"
         return (
             f"Result(eta = {self.eta:.4g} +- {self.eta_se:.2g}, coverage = {self.coverage!r} "
-            f"of {self.level:g} {type(self.region).__name__} sets, {len(self.trace)} iterations){state}"
+            f"of {self.level:g} {self.region.name} sets, {len(self.trace)} iterations){state}"
         )
 
     def marginal_intervals(self) -> Float[np.ndarray, "K 2"]:
@@ -146,25 +155,32 @@ class Result:
             table.append([name, *(f"{v:.4g}" for v in (column.mean(), column.std(), *intervals[k]))])
         head = [
             f"learning rate   {self.eta:.4g} (standard error {self.eta_se:.2g})",
-            f"coverage        {self.coverage!r} for {percent} {type(self.region).__name__} sets",
+            f"coverage        {self.coverage!r} for {percent} {self.region.name} sets",
             f"status          {'converged' if self.converged else 'NOT CONVERGED'}: {self.message}",
             "",
         ]
         return "\n".join([*head, *_aligned(table)])
 
     def to_datatree(self) -> Any:
-        """An ArviZ DataTree of the calibrated posterior, with the calibration in its attributes."""
-        try:
-            import arviz_base
-        except ImportError as error:
-            raise ImportError("to_datatree needs ArviZ: pip install 'calibayes[arviz]'.") from error
-        attributes = {"eta": self.eta, "eta_se": self.eta_se, "level": self.level, "region": repr(self.region)}
-        return arviz_base.from_dict(
-            {"posterior": {"theta": self.draws[None]}},
-            coords={"parameter": self.names},
-            dims={"theta": ["parameter"]},
-            attrs={"posterior": attributes | {"converged": int(self.converged), "message": self.message}},
-        )
+        """An ArviZ DataTree: the calibrated posterior, the risk of its draws, the rows' critical levels, the trace.
+
+        The learning rate and all else that is one number or a word is in the attributes of the posterior.
+        """
+        from calibayes.export import to_datatree
+
+        return to_datatree(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write it as NetCDF (`.nc`), to be read by `calibayes.load` or by ArviZ."""
+        from calibayes.export import save
+
+        return save(self, path)
+
+    def report(self, path: str | Path, title: str | None = None) -> Path:
+        """Write one page, complete in itself, for a co-author or a referee, and say where it is."""
+        from calibayes.report import write
+
+        return write(self, path, title=title)
 
 
 def _percent(level: float) -> str:

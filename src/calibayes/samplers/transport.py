@@ -33,12 +33,12 @@ from calibayes.samplers.pool import Pool, draw_pool, move_pool
 from calibayes.samplers.start import COARSE, CREW, by_mcmc, climb_to, from_prior
 from calibayes.target import Target
 
-_GOOD = 0.8
+GOOD = 0.8
 _MOSTLY = 0.95
 """Maps are fitted well when this share of rows has that share of its particles' effective size."""
 _FAIR = 0.4
 """They will do to search by when half of the rows have this one."""
-_LOW_ESS = 0.1
+LOW_ESS = 0.1
 _STEP = 2.5
 """The pool follows eta by powers of this: maps scale it over less than half a step."""
 _BROADER = 4.0
@@ -171,7 +171,7 @@ class Transport(Sampler):
     def mend(self, target: Target, state: TransportState, on_step: Callable[[float], None]) -> TransportState:
         """The state with its maps fitted, and the rows sampled whose weights fail even so."""
         if not state.fitted:
-            state = self._fit(target, state, _GOOD, _MOSTLY)._replace(fitted=True)
+            state = self._fit(target, state, GOOD, _MOSTLY)._replace(fitted=True)
         failed = np.flatnonzero(failing(state.particles.log_weights) & ~state.repaired)
         if not self.repair or not len(failed):
             return state
@@ -194,7 +194,7 @@ def failing(log_weights: Float[Array, "B M"]) -> Bool[np.ndarray, " B"]:
     size = log_weights.shape[-1]
     sizes = np.asarray(_ess(log_weights))
     # Where the weights are all but even, the shape of their tail says nothing.
-    return (sizes < _LOW_ESS * size) | ((pareto_k(log_weights) > pareto_k_limit(size)) & (sizes < _GOOD * size))
+    return (sizes < LOW_ESS * size) | ((pareto_k(log_weights) > pareto_k_limit(size)) & (sizes < GOOD * size))
 
 
 def _follow(key: PRNGKeyArray, pools: dict[int, Pool], eta: float) -> tuple[dict[int, Pool], Pool]:
@@ -219,7 +219,7 @@ def _finish(
     walkers = start_walking(COARSE.kernel, broad, as_float(eta))
     walkers = climb_to(row_keys(climb_key, CREW), target, walkers, state.eta)
     particles = walkers.particles
-    hopeless = np.asarray(sizes) < _LOW_ESS * broad.risk.shape[-1]
+    hopeless = np.asarray(sizes) < LOW_ESS * broad.risk.shape[-1]
     if hopeless.any() and hasattr(target.model.prior, "sample"):
         anew = from_prior(prior_key, target, state.eta, broad.risk.shape[-1]).particles
         particles = _choose(jnp.asarray(hopeless), anew, particles)

@@ -1,0 +1,48 @@
+"""From columns as people have them to a linear model that samples well: an intercept, centred columns, a weak prior.
+
+Centring takes nothing away: the slopes are those of the columns as they were, and the intercept is the prediction at
+the columns' means. A prior that is weak in every unit follows the spread of the columns and of y.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from calibayes.losses import LinearLoss
+from calibayes.priors import Normal
+
+_WEAK = 10.0
+"""Standard deviations of the prior, in units of y's spread for a column's spread of one."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """How a table of columns becomes the matrix of a linear model."""
+
+    means: Float[np.ndarray, " P"]
+    spreads: Float[np.ndarray, " P"]
+    intercept: bool
+
+    @staticmethod
+    def of(columns: Float[np.ndarray, "N P"], intercept: bool = True) -> "Design":
+        spreads = columns.std(0)
+        centres = columns.mean(0) if intercept else np.zeros(columns.shape[1])
+        return Design(centres, np.where(spreads > 0, spreads, 1.0), intercept)
+
+    def matrix(self, columns: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N K"]:
+        """The model's matrix, the intercept's column of ones first."""
+        centred = columns - self.means
+        return np.column_stack([np.ones(len(centred)), centred]) if self.intercept else centred
+
+    def names(self, columns: Sequence[str]) -> list[str]:
+        return ["intercept", *columns] if self.intercept else list(columns)
+
+    def prior(self, loss: LinearLoss, y: Float[np.ndarray, " N"]) -> Normal:
+        """Weak: ten times the slope that would take y from one end of its spread to the other, or a margin by one."""
+        unit, centre = (1.0, 0.0) if loss.margin else (float(y.std()) or 1.0, float(np.median(y)))
+        scale = _WEAK * unit / self.spreads
+        if not self.intercept:
+            return Normal(scale=scale)
+        return Normal(loc=np.array([centre, *np.zeros(len(scale))]), scale=np.array([_WEAK * unit, *scale]))

@@ -1,0 +1,42 @@
+"""Settings of a loaded result, which are kept in a file as text, made into what they were."""
+
+import ast
+from typing import Any
+
+from calibayes import bootstrap, kernels, samplers, search
+
+_KNOWN = {name: cls for room in (bootstrap, kernels, samplers, search) for name, cls in vars(room).items()}
+
+
+class Written:
+    """Something of which only the text is left."""
+
+    def __init__(self, text: str):
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def revived(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings as they were; as they are, if they never were in a file."""
+    if not all(isinstance(value, str) for value in settings.values()):
+        return settings
+    return {name: _revive(value) for name, value in settings.items()}
+
+
+def _revive(text: str) -> Any:
+    try:
+        return _made(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError, KeyError, TypeError):
+        return Written(text)
+
+
+def _made(node: ast.expr) -> Any:
+    """A literal, or one of the library's own objects."""
+    if not isinstance(node, ast.Call):
+        return ast.literal_eval(node)
+    if not isinstance(node.func, ast.Name) or not isinstance(_KNOWN[node.func.id], type):
+        raise ValueError("not a class of the library")
+    named = {word.arg: _made(word.value) for word in node.keywords if word.arg is not None}
+    return _KNOWN[node.func.id](*map(_made, node.args), **named)

@@ -1,0 +1,143 @@
+"""The call that gives a result again, as Python: from the objects that it was asked with."""
+
+import inspect
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from calibayes.bootstrap import Bootstrap
+from calibayes.found import FELL_BACK
+from calibayes.losses import Generic
+from calibayes.model import GibbsModel
+from calibayes.regions import REGIONS, Remembered
+from calibayes.result import Result
+from calibayes.samplers import Transport
+from calibayes.search import Bracket, RobbinsMonro
+
+_LONG = 8
+_WIDTH = 88
+
+
+def call_of(result: Result) -> str:
+    """A script from the settings; what cannot be written down is a name that stands for it."""
+    lines = ["import calibayes as cb", ""]
+    if isinstance(result.model, GibbsModel):
+        lines.append(f"model = {_model(result.model, len(result.names))}")
+    named = ", ".join(f"{name}={value}" for name, value in _options(result).items())
+    one = f"result = cb.calibrate(model, data, {named})"
+    if len(one) > _WIDTH:
+        options = "".join(f"    {name}={value},\n" for name, value in _options(result).items())
+        one = f"result = cb.calibrate(\n    model,\n    data,\n{options})"
+    return "\n".join([*lines, one])
+
+
+def source(value: Any, name: str = "...") -> str:
+    """`value` as Python would make it; `name` where there is too much of it to write down."""
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        words = np.asarray(jax.random.key_data(value)).tolist()
+        return f"jax.random.wrap_key_data(np.array({words}, np.uint32))"
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.ndim == 0:
+            return str(array)
+        return f"[{', '.join(map(str, array))}]" if array.ndim == 1 and len(array) <= _LONG else name
+    if isinstance(value, eqx.Module) and type(value).__module__.startswith("calibayes."):
+        return _module(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, int | float | None):
+        return repr(value)
+    if isinstance(value, Sequence):
+        return f"[{', '.join(map(source, value))}]" if len(value) <= _LONG else name
+    return _plain(getattr(value, "__name__", None) or repr(value)) or name
+
+
+def _module(module: eqx.Module) -> str:
+    """A loss, prior, sampler or the like by its constructor, less what is as it would be anyway."""
+    parameters = list(inspect.signature(type(module)).parameters.values())
+    given = []
+    for parameter in parameters:
+        value = source(getattr(module, parameter.name), parameter.name)
+        if parameter.default is inspect.Parameter.empty:
+            given.append(value)
+        elif value != source(_default(module, parameter)):
+            given.append(f"{parameter.name}={value}")
+    return f"{_path(type(module))}({', '.join(given)})"
+
+
+def _default(module: eqx.Module, parameter: inspect.Parameter) -> Any:
+    """What a parameter would be; as the module keeps it, where that differs."""
+    factory = type(module).__dataclass_fields__[parameter.name].default_factory
+    default = factory() if callable(factory) else parameter.default
+    kept = getattr(module, parameter.name)
+    return np.asarray(default, kept.dtype) if isinstance(kept, jax.Array) and default is not None else default
+
+
+def _path(cls: type) -> str:
+    room = cls.__module__.split(".")[1]
+    return f"cb.{cls.__name__}" if room in ("samplers", "search") else f"cb.{room}.{cls.__name__}"
+
+
+def _model(model: GibbsModel, dim: int) -> str:
+    prior = source(getattr(model.prior, "distribution", model.prior), "prior")
+    if not isinstance(model.loss, Generic):
+        return f"cb.GibbsModel({source(model.loss, 'loss')}, {prior})"
+    maker = "cb.GibbsModel" if model.loss.sign == 1 else "cb.GibbsModel.from_log_likelihood"
+    return f"{maker}({source(model.loss.fn, 'loss')}, {prior}, dim={dim})"
+
+
+def _options(result: Result) -> dict[str, str]:
+    """The options of `calibrate`: those that decide what is found, and others that are not as usual."""
+    settings = result.settings
+    sampler = settings.get("sampler")
+    fell_back = FELL_BACK in result.concerns
+    transport = fell_back or isinstance(sampler, Transport)
+    usual = {
+        "search": Bracket() if transport else RobbinsMonro(),
+        "estimate": "mean",
+        "eta_init": None,
+        "tolerance": 0.005,
+        "max_iterations": 100,
+    }
+    options = {
+        "level": source(float(result.level)),
+        "region": _region(result.region),
+        "sampler": source("auto") if fell_back else _sampler(sampler),
+        "bootstrap": _bootstrap(settings.get("bootstrap"), result.coverage.n_rows),
+    }
+    for name, value in usual.items():
+        given = settings.get(name, value)
+        if source(given) != source(value) and repr(given) != repr(value):
+            options[name] = source(given, name)
+    if result.names != [f"theta[{k}]" for k in range(len(result.names))]:
+        options["names"] = source(result.names, "names")
+    return options | {"seed": source(settings.get("seed"), "seed")}
+
+
+def _region(region: Any) -> str:
+    known = {cls: name for name, cls in REGIONS.items()}
+    if isinstance(region, Remembered):
+        return "region"
+    return source(known.get(type(region), region), "region")
+
+
+def _sampler(sampler: Any) -> str:
+    if isinstance(sampler, Transport) and sampler == Transport(audit=sampler.audit):
+        return source("auto" if sampler.audit else "transport")
+    return source(sampler, "sampler")
+
+
+def _bootstrap(bootstrap: Any, n_rows: int) -> str:
+    if isinstance(bootstrap, Bootstrap):
+        return source(bootstrap)
+    return str(n_rows) if bootstrap is None or isinstance(bootstrap, int | np.integer) else "counts"
+
+
+def _plain(text: str) -> str | None:
+    """A representation, unless it names a place in memory or runs over lines."""
+    return None if text.startswith("<") or "\n" in text or " at 0x" in text else text

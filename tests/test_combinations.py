@@ -1,0 +1,69 @@
+"""Intervals of many linear combinations, against a calibration of each and against a closed form."""
+
+import numpy as np
+import pytest
+
+import calibayes as cb
+
+VECTORS = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 2.0], [1.0, -1.5]])
+
+
+@pytest.fixture(scope="module")
+def result():
+    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    data = cb.datasets.median_regression(60, 0)
+    return cb.calibrate(model, data, seed=0, bootstrap=200, progress=False)
+
+
+def test_as_each_by_itself(result):
+    """Same rows, same particles but for those that a search moved: eta to a third of its error, ends to 6% of a width.
+
+    Rows are common to both, so what differs is the error of particles, some thousand a row: about 2% of a width.
+    """
+    many = result.intervals(of=VECTORS)
+    for r, vector in enumerate(VECTORS):
+        own = result.at(region=cb.regions.Linear(vector))
+        assert many.eta[r] == pytest.approx(own.eta, abs=own.eta_se / 3 + 0.03 * own.eta)
+        alone = np.quantile(own.draws @ vector, [0.025, 0.975])
+        np.testing.assert_allclose(many.bounds[r], alone, atol=0.06 * np.diff(alone)[0])
+        assert many.eta_se[r] == pytest.approx(own.eta_se, rel=0.6)
+    assert many.converged.all()
+
+
+def test_number_of_combinations_does_not_matter(result):
+    """Blocks of combinations are filled up: each answer is as if it had been asked for alone."""
+    repeated = np.tile(VECTORS, (10, 1))
+    many, few = result.intervals(of=repeated), result.intervals(of=VECTORS)
+    np.testing.assert_allclose(many.eta, np.tile(few.eta, 10), rtol=1e-5)
+    np.testing.assert_allclose(many.bounds, np.tile(few.bounds, (10, 1)), rtol=1e-4, atol=1e-5)
+
+
+def test_parameters_are_combinations(result):
+    own = result.intervals()
+    np.testing.assert_allclose(own.bounds, result.intervals(of=np.eye(2)).bounds, rtol=1e-6)
+    assert own.names == result.names
+    assert own.eta[0] != own.eta[1]
+
+
+def test_linear_is_interval(result):
+    assert result.at(region=cb.regions.Linear([0.0, 1.0])).eta == result.at(region=cb.regions.Interval(1)).eta
+
+
+def test_scale_does_not_matter(result):
+    a, b = result.intervals(of=[[1.0, 2.0]]), result.intervals(of=[[-10.0, -20.0]])
+    assert a.eta[0] == pytest.approx(b.eta[0], rel=1e-3)
+    np.testing.assert_allclose(-10 * a.bounds[0, ::-1], b.bounds[0], rtol=2e-3)
+
+
+def test_far_ones_are_calibrated_by_themselves(result, monkeypatch):
+    near = result.intervals(of=VECTORS)
+    monkeypatch.setattr("calibayes.calibration.answered", lambda curve, eta: False)
+    own = result.intervals(of=VECTORS)
+    assert (own.eta != near.eta).any()
+    np.testing.assert_allclose(own.eta, near.eta, rtol=0.1)
+
+
+@pytest.mark.parametrize("of", [[1.0, 0.0], [[1.0]], [[1.0, np.nan]]])
+def test_nonsense_is_refused(result, of):
+    with pytest.raises(ValueError, match=r"rows of 2 numbers|2 finite numbers"):
+        result.intervals(of=of)

@@ -1,0 +1,397 @@
+"""Plots show the result's own numbers, on the axes they were given."""
+
+import dataclasses
+import pickle
+import sys
+
+import jax.numpy as jnp
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import calibayes as cb
+from calibayes import plots
+from calibayes.curve import Curve
+from calibayes.drawing import level_set, smoothed
+from calibayes.samplers.transport import failing
+
+LEVEL = 0.95
+
+
+@pytest.fixture(scope="module", autouse=True)
+def headless():
+    backend = plt.get_backend()
+    plt.switch_backend("agg")
+    yield
+    plt.switch_backend(backend)
+
+
+@pytest.fixture(autouse=True)
+def drawn():
+    """Whatever a test drew must come out on paper."""
+    yield
+    for number in plt.get_fignums():
+        plt.figure(number).canvas.draw()
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def result():
+    x, y = cb.datasets.median_regression(60, seed=0)
+    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    sampler = cb.Transport(n_particles=200, max_evaluations=1)
+    return cb.calibrate(
+        model, (x, y), seed=0, bootstrap=200, sampler=sampler, names=["intercept", "slope"], progress=False
+    )
+
+
+@pytest.fixture(scope="module")
+def before(result):
+    return result.posterior(1.0)
+
+
+@pytest.fixture(scope="module")
+def loaded(result):
+    return pickle.loads(pickle.dumps(result))
+
+
+@pytest.fixture(scope="module")
+def wide(loaded):
+    """Nine parameters, as if they had been calibrated."""
+    draws = np.random.default_rng(0).normal(size=(400, 9))
+    mine = {"draws": draws, "risk": np.zeros(400), "estimate": draws.mean(0), "names": [f"b{k}" for k in range(9)]}
+    return dataclasses.replace(loaded, **mine, model=None, data=None)
+
+
+def long_trace(result, n):
+    etas = 1.5 + np.cos(np.arange(n)) / (1 + np.arange(n))
+    return [dataclasses.replace(result.trace[0], iteration=i + 1, eta=float(eta)) for i, eta in enumerate(etas)]
+
+
+def lines(ax):
+    return [np.asarray(line.get_xydata()) for line in ax.lines]
+
+
+def has_line(ax, x, y):
+    wanted = np.column_stack([x, y])
+    return any(line.shape == wanted.shape and np.allclose(line, wanted) for line in lines(ax))
+
+
+def outline(collection):
+    return np.concatenate([path.vertices for path in collection.get_paths()])
+
+
+@pytest.mark.parametrize("plot", [plots.coverage, plots.trace, plots.posterior, plots.fit, plots.diagnostics])
+def test_axes_taken_are_axes_returned_and_nothing_else_changes(plot, result):
+    settings, backend = dict(mpl.rcParams), plt.get_backend()
+    _, (ax, other) = plt.subplots(1, 2)
+    assert plot(result, ax=ax) is ax
+    assert not other.has_data()
+    assert len(plt.get_fignums()) == 1
+    new = plot(result)
+    assert new.figure.get_size_inches()[0] == pytest.approx(3.3)
+    assert {text.get_fontsize() for text in (new.xaxis.label, new.yaxis.label)} == {8}
+    assert ax.yaxis.label.get_fontsize() == 10
+    assert dict(mpl.rcParams) == settings
+    assert plt.get_backend() == backend
+
+
+@pytest.mark.parametrize("plot", [plots.coverage, plots.trace, plots.posterior, plots.fit, plots.diagnostics])
+def test_nothing_is_cut_off(plot, result):
+    figure = plot(result).figure
+    figure.canvas.draw()
+    low, high = figure.get_tightbbox().min, figure.get_tightbbox().max
+    assert (low >= 0).all()
+    assert (high <= figure.get_size_inches()).all()
+
+
+@pytest.mark.parametrize("plot", [plots.coverage, plots.trace, plots.fit])
+def test_ax_must_be_one(plot, result):
+    with pytest.raises(TypeError, match="one matplotlib Axes; got ndarray"):
+        plot(result, ax=plt.subplots(1, 2)[1])
+
+
+def test_matplotlib_is_asked_for(result, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match=r"calibayes\[plots\]"):
+        plots.coverage(result)
+
+
+def test_coverage(result):
+    ax = plots.coverage(result)
+    assert has_line(ax, result.curve.etas, result.curve.coverage())
+    assert has_line(ax, [0, 1], [LEVEL, LEVEL])
+    assert has_line(ax, [result.eta, result.eta], [0, 1])
+    band = outline(ax.collections[0])
+    for side in result.curve.band().T:
+        assert all(np.isclose(band, point).all(1).any() for point in np.column_stack([result.curve.etas, side]))
+    (span,) = ax.patches
+    assert span.get_x() == pytest.approx(result.eta - result.eta_se)
+    assert span.get_width() == pytest.approx(2 * result.eta_se)
+    assert ax.get_xscale() == "log"
+    ax.figure.canvas.draw()
+    ticks = [float(label.get_text()) for label in ax.get_xticklabels()]
+    assert sum(ax.get_xlim()[0] <= tick <= ax.get_xlim()[1] for tick in ticks) >= 3
+    assert ax.get_ylabel() == "coverage of 95% sets"
+    assert ax.texts[0].get_text() == f"{result.eta:.4g} ± {result.eta_se:.2g}"
+
+
+def test_coverage_at_another_level(result):
+    ax = plots.coverage(result, level=0.8)
+    assert has_line(ax, result.curve.etas, result.curve.coverage(0.8))
+    assert has_line(ax, [result.curve.eta_hat(0.8)] * 2, [0, 1])
+    assert ax.get_ylabel() == "coverage of 80% sets"
+    assert result.curve.eta_hat(0.02) in (0, np.inf)
+    ax = plots.coverage(result, level=0.02)
+    assert len(ax.lines) == 2
+    assert not ax.patches
+
+
+def test_coverage_that_cannot_be_drawn(result):
+    empty = dataclasses.replace(result, curve=Curve.empty(200, LEVEL), message="cut short")
+    with pytest.raises(ValueError, match="no coverage curve to draw: cut short"):
+        plots.coverage(empty)
+    with pytest.raises(ValueError, match=r"For 95% write 0\.95"):
+        plots.coverage(result, level=95.0)
+    assert "not converged" in plots.coverage(dataclasses.replace(result, converged=False)).texts[0].get_text()
+    plots.coverage(dataclasses.replace(result, eta_se=float("inf")))
+
+
+@pytest.mark.parametrize("n", [1, 3, 60])
+def test_trace(result, n):
+    one = dataclasses.replace(result, trace=long_trace(result, n))
+    ax = plots.trace(one)
+    below = ax.figure.axes[1]
+    at = np.arange(1, n + 1)
+    assert has_line(ax, at, [record.eta for record in one.trace])
+    assert has_line(below, at, [record.coverage for record in one.trace])
+    assert has_line(ax, [0, 1], [result.eta, result.eta])
+    assert has_line(below, [0, 1], [LEVEL, LEVEL])
+    share = cb.Coverage(round(one.trace[0].coverage * 200), 200)
+    np.testing.assert_allclose(below.collections[0].get_segments()[0][:, 1], share.interval)
+    assert all(tick == int(tick) for tick in below.get_xticks())
+    assert plt.gca() is ax
+
+
+@pytest.mark.parametrize("make", [lambda f: f.add_subplot(2, 2, 1), lambda f: f.add_axes((0.2, 0.1, 0.5, 0.6))])
+def test_trace_stays_in_the_place_of_its_axes(result, make):
+    figure = plt.figure()
+    ax = make(figure)
+    place = ax.get_position()
+    plots.trace(result, ax=ax)
+    upper, lower = (one.get_position() for one in figure.axes)
+    assert upper.y1 == pytest.approx(place.y1)
+    assert lower.y0 == pytest.approx(place.y0)
+    assert lower.y1 < upper.y0
+    assert upper.x0 == lower.x0 == pytest.approx(place.x0)
+
+
+def test_trace_needs_iterations(result):
+    with pytest.raises(ValueError, match="no trace"):
+        plots.trace(dataclasses.replace(result, trace=[]))
+
+
+@pytest.mark.parametrize("k", ["slope", 1])
+def test_posterior_of_one(result, before, k):
+    ax = plots.posterior(result, k)
+    bars = [line for line in lines(ax) if len(line) == 2]
+    np.testing.assert_allclose(bars[0][:, 0], np.quantile(before[:, 1], [0.025, 0.975]))
+    np.testing.assert_allclose(bars[1][:, 0], result.marginal_intervals()[1])
+    (mark,) = (line for line in lines(ax) if len(line) == 1)
+    assert mark[0, 0] == pytest.approx(result.estimate[1])
+    assert ax.get_xlabel() == "slope"
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == ["learning rate 1", f"calibrated, {result.eta:.3g}"]
+
+
+def test_legend_covers_no_data(result):
+    ax = plots.posterior(result, "slope")
+    ax.figure.canvas.draw()
+    assert ax.get_legend().get_window_extent().y0 >= ax.get_window_extent().y1 - 1
+
+
+def test_posterior_of_two(result, before):
+    ax = plots.posterior(result)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("intercept", "slope")
+    for contour, draws in zip(ax.collections, (before, result.draws), strict=False):
+        (path,) = contour.get_paths()
+        assert path.contains_points(draws).mean() == pytest.approx(LEVEL, abs=0.03)
+    turned = plots.posterior(result, ["slope", 0], before=None)
+    assert (turned.get_xlabel(), turned.get_ylabel()) == ("slope", "intercept")
+
+
+@pytest.mark.parametrize("before", [None, 1.0])
+def test_only_after(result, loaded, before):
+    one = result if before is None else loaded
+    ax = plots.posterior(one, "slope", before=before)
+    assert len(ax.get_legend().get_texts()) == 1
+    assert len(ax.lines) == 3
+
+
+def test_posterior_refuses(result, wide):
+    with pytest.raises(ValueError, match="no parameter 'age': there are intercept, slope"):
+        plots.posterior(result, "age")
+    with pytest.raises(ValueError, match="no parameter 2"):
+        plots.posterior(result, 2)
+    with pytest.raises(ValueError, match="two different ones"):
+        plots.posterior(result, [1, "slope"])
+    with pytest.raises(ValueError, match="say which parameter"):
+        plots.posterior(wide)
+    with pytest.raises(ValueError, match="must be positive and finite"):
+        plots.posterior(result, "slope", before=-1.0)
+    assert not plt.get_fignums()
+
+
+def test_pairs(result):
+    axes = plots.pairs(result)
+    assert axes.shape == (2, 2)
+    assert not axes[0, 1].axison
+    assert (axes[1, 0].get_xlabel(), axes[1, 0].get_ylabel()) == ("intercept", "slope")
+    assert axes[1, 1].get_xlabel() == "slope"
+    (mark,) = (line for line in lines(axes[1, 0]) if len(line) == 1)
+    np.testing.assert_allclose(mark[0], result.estimate)
+    assert axes[1, 0].get_xlim() == axes[0, 0].get_xlim()
+    assert len(axes[0, 0].figure.legends[0].get_texts()) == 2
+
+
+def test_pairs_of_one_and_of_many(wide):
+    one = dataclasses.replace(wide, draws=wide.draws[:, :1], estimate=wide.estimate[:1], names=["mean"])
+    assert plots.pairs(one).shape == (1, 1)
+    assert plots.posterior(one).get_xlabel() == "mean"
+    with pytest.raises(ValueError, match=r"1 to 8 different parameters, not 9: choose with names="):
+        plots.pairs(wide)
+    with pytest.raises(ValueError, match="different"):
+        plots.pairs(wide, names=["b1", 1])
+    axes = plots.pairs(wide, names=["b8", 0, "b3"])
+    assert [ax.get_xlabel() for ax in axes[-1]] == ["b8", "b0", "b3"]
+    assert axes[2, 0].get_ylim() == axes[2, 1].get_ylim()
+
+
+def test_density_is_one_and_keeps_to_the_bounds():
+    rng = np.random.default_rng(1)
+    at, density = smoothed(rng.exponential(size=20_000), 0.0, np.inf)
+    assert at.min() > 0
+    assert density.sum() * (at[1] - at[0]) == pytest.approx(1)
+    np.testing.assert_allclose(density[at < 3], np.exp(-at[at < 3]), atol=0.1)
+
+
+def test_level_set_of_a_gaussian():
+    rng = np.random.default_rng(2)
+    root = np.array([[1.0, 0.0], [-2.97, 0.3]])
+    draws = 5 + rng.normal(size=(20_000, 2)) @ root.T
+    x, y, density, threshold = level_set(draws, 0.9)
+    inside = density >= threshold
+    squared = np.square(np.linalg.solve(root, np.stack([x[inside] - 5, y[inside] - 5]))).sum(0)
+    assert squared.max() == pytest.approx(-2 * np.log(0.1), rel=0.2)
+
+
+def test_fit(result):
+    x, y = result.data
+    ax = plots.fit(result)
+    assert has_line(ax, x[:, 1], y)
+    along = np.linspace(x[:, 1].min(), x[:, 1].max(), 100)
+    rows = np.column_stack([np.ones(100), along])
+    assert has_line(ax, along, rows @ result.estimate)
+    band = outline(ax.collections[0])
+    for side in np.quantile(rows @ result.draws.T, [0.025, 0.975], axis=1):
+        assert all(np.isclose(band, point).all(1).any() for point in np.column_stack([along, side]))
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["data", "95% band", "fitted median"]
+
+
+def test_fit_holds_other_columns_at_their_means(result):
+    x, y = result.data
+    three = dataclasses.replace(
+        result,
+        data=(np.column_stack([x, x[:, 1] ** 2]), np.sign(y - 2)[:, None]),
+        model=cb.GibbsModel(cb.losses.Hinge(), cb.priors.Normal()),
+        draws=np.column_stack([result.draws, result.draws[:, 1]]),
+        estimate=np.array([1.0, 2.0, 3.0]),
+        names=["one", "age", "square"],
+    )
+    with pytest.raises(ValueError, match="which column x of X to draw: age, square"):
+        plots.fit(three)
+    with pytest.raises(ValueError, match="one is constant"):
+        plots.fit(three, "one")
+    ax = plots.fit(three, "age")
+    along = np.linspace(x[:, 1].min(), x[:, 1].max(), 100)
+    assert has_line(ax, along, 1 + 2 * along + 3 * np.mean(x[:, 1] ** 2))
+    assert ax.get_ylabel().startswith("score")
+
+
+def test_fit_refuses(result, wide):
+    generic = cb.GibbsModel(lambda theta, datum: jnp.square(datum - theta).sum(), cb.priors.Normal(), dim=1)
+    with pytest.raises(TypeError, match="linear models"):
+        plots.fit(dataclasses.replace(result, model=generic))
+    with pytest.raises(RuntimeError, match="without its model and data"):
+        plots.fit(wide)
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (cb.losses.Quantile(0.9), "fitted 90% quantile"),
+        (cb.losses.Absolute(), "fitted median"),
+        (cb.losses.Squared(), "fitted mean"),
+        (cb.losses.Huber(), "fit"),
+    ],
+)
+def test_fit_says_what_is_fitted(result, loss, said):
+    ax = plots.fit(dataclasses.replace(result, model=cb.GibbsModel(loss, cb.priors.Normal())))
+    assert ax.get_legend().get_texts()[-1].get_text() == said
+
+
+def test_diagnostics_of_transport(result):
+    ax = plots.diagnostics(result)
+    weighted, sampled = lines(ax)
+    reach, state = result.calibration.found.reach, result.calibration.found.state
+    kept = ~reach.repaired[1:]
+    np.testing.assert_allclose(weighted[:, 0], reach.ess[1:][kept])
+    np.testing.assert_allclose(
+        weighted[:, 1], cb.diagnostics.pareto_k(state.particles.log_weights)[1:][kept], atol=1e-3
+    )
+    assert not failing(state.particles.log_weights)[1:][kept].any()
+    assert len(sampled) == len(result.repaired_rows) > 0
+    # In the grey area, and nowhere else.
+    limit = cb.diagnostics.pareto_k_limit(200)
+    grey = lambda at: (at[:, 0] < 20) | ((at[:, 1] > limit) & (at[:, 0] < 160))
+    assert grey(sampled).all()
+    assert not grey(weighted).any()
+    areas = [outline(area) for area in ax.collections]
+    assert [area[:, 0].max() for area in areas] == [20, 160]
+    assert areas[1][:, 1].min() == pytest.approx(limit)
+
+
+def test_diagnostics_of_other_samplers(result):
+    """Any state but transport's: sizes in order, and the rows that had not settled."""
+    found = result.calibration.found
+    unmixed = np.arange(201) % 50 == 1
+    other = dataclasses.replace(found, state=object(), reach=found.reach._replace(unmixed=unmixed))
+    calibration = dataclasses.replace(result.calibration, found=other)
+    ax = plots.diagnostics(dataclasses.replace(result, calibration=calibration))
+    settled, unsettled = lines(ax)
+    drawn = np.concatenate([settled, unsettled])
+    np.testing.assert_allclose(drawn[np.argsort(drawn[:, 0]), 1], np.sort(found.reach.ess[1:]))
+    np.testing.assert_allclose(np.sort(unsettled[:, 1]), np.sort(found.reach.ess[unmixed]))
+    assert ax.get_legend().get_texts()[1].get_text() == "had not settled (4)"
+
+
+def test_diagnostics_without_anything_amiss(result):
+    found = result.calibration.found
+    other = dataclasses.replace(found, state=object(), reach=found.reach._replace(unmixed=np.zeros(201, bool)))
+    ax = plots.diagnostics(
+        dataclasses.replace(result, calibration=dataclasses.replace(result.calibration, found=other))
+    )
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["settled (200)"]
+
+
+def test_diagnostics_need_the_particles(loaded):
+    with pytest.raises(RuntimeError, match="calibrate again"):
+        plots.diagnostics(loaded)
+
+
+def test_a_loaded_result_is_drawn(loaded, result):
+    assert has_line(plots.coverage(loaded), result.curve.etas, result.curve.coverage())
+    plots.trace(loaded)
+    plots.fit(loaded)
+    assert plots.pairs(loaded).shape == (2, 2)
