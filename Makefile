@@ -1,4 +1,4 @@
-.PHONY: demo test lint format bench seeds results picture lock clean
+.PHONY: demo test lint format docs bench seeds results picture lock clean
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -16,6 +16,9 @@ lint: .venv/installed
 format: .venv/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: .venv/installed
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks
@@ -40,7 +43,7 @@ lock:
 		--no-header --no-annotate --no-emit-index-url pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache docs/_build
 
 picture: .venv/installed
 	$(BIN)/python docs/picture.py

@@ -21,11 +21,13 @@ def test_help(command):
     assert "demo" in result.output
 
 
-def test_demo_prints_before_and_after():
-    result = CliRunner().invoke(app, ["demo"], env={"COLUMNS": "100"})
+def test_demo_prints_before_and_after(tmp_path):
+    report = tmp_path / "report.html"
+    result = CliRunner().invoke(app, ["demo", "--report", str(report)], env={"COLUMNS": "100"})
     assert result.exit_code == 0, result.output
     for word in ("learning rate", "standard error", "coverage", "before", "calibrated", "intercept", "slope"):
         assert word in result.output
+    assert "<html" in report.read_text()
     rates = [float(v) for v in re.findall(r"(?:before|calibrated) *│ *([\d.]+)", result.output)]
     assert rates[0] == 1.0
     assert 0.5 < rates[1] < 10

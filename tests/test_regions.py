@@ -36,12 +36,14 @@ EXACT = {
     "interval": lambda z, root: 2 * stats.norm.cdf(abs((root @ z)[2]) / SD[2]) - 1,
     "functional": lambda z, root: 2 * stats.norm.cdf(abs((root @ z).sum()) / np.sqrt((root.sum(0) ** 2).sum())) - 1,
 }
+EXACT["linear"] = EXACT["functional"]
 REGIONS = {
     "hpd": regions.HPD(),
     "ellipsoid": regions.Ellipsoid(),
     "box": regions.Box(),
     "interval": regions.Interval(2),
     "functional": regions.Functional(lambda theta: theta.sum()),
+    "linear": regions.Linear([1.0, 1.0, 1.0]),
 }
 
 

@@ -3,6 +3,7 @@
 import os
 import time
 import warnings
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -38,8 +39,9 @@ def version() -> None:
 def demo(
     n: Annotated[int, typer.Option(help="Observations.", min=10)] = 100,
     seed: Annotated[int, typer.Option(help="Of the data and of the calibration.")] = 0,
+    report: Annotated[Path, typer.Option(help="Where to write the report.")] = Path("calibayes-demo.html"),
 ) -> None:
-    """The paper's median regression, calibrated: before and after."""
+    """The paper's median regression, calibrated: before and after; and a report, opened in a browser on a terminal."""
     began = time.perf_counter()
     console = Console()
     console.print(
@@ -58,6 +60,9 @@ def demo(
     again = time.perf_counter() - again
     console.print(f"On {fresh.n_rows:,} fresh bootstrap samples the calibrated sets cover {fresh!r}.")
     console.print(f"[dim]{seconds:.1f} s, compilation included; {again:.1f} s for the fresh samples.[/dim]")
+    console.print(f"The report, with a slider over the learning rate: {result.report(report)}")
+    if console.is_terminal:
+        webbrowser.open(report.resolve().as_uri())
     if not result.converged:
         raise typer.Exit(1)
 

@@ -3,9 +3,11 @@
 `fit` centres the columns, adds an intercept and a weak prior (`calibayes.design`), and calibrates the posterior of the
 loss. `coef_` is the posterior mean. `eta_` is the joint learning rate of `region`; intervals, of a coefficient or of a
 prediction, are each calibrated by themselves, at a learning rate of their own.
+
+All take `level`, `region`, `prior`, `bootstrap` and `sampler` as `calibrate` does, `fit_intercept`, and `random_state`,
+an int or what scikit-learn makes of it; unless told, two fits of the same data are the same.
 """
 
-from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any
 
@@ -30,14 +32,6 @@ from calibayes.result import Intervals, Result
 
 class _Linear(BaseEstimator):
     """What all of them share. A subclass names its parameters, and makes its loss of them."""
-
-    level: float
-    region: Any
-    prior: Any
-    bootstrap: Any
-    sampler: Any
-    fit_intercept: bool
-    random_state: Any
 
     def _loss(self) -> LinearLoss:
         raise NotImplementedError
@@ -121,15 +115,15 @@ class QuantileRegressor(_Regressor):
 
     def __init__(
         self,
-        tau: float = 0.5,
+        tau=0.5,
         *,
-        level: float = 0.95,
-        region: Any = "hpd",
-        prior: Any = None,
-        bootstrap: Any = None,
-        sampler: Any = "auto",
-        fit_intercept: bool = True,
-        random_state: Any = 0,
+        level=0.95,
+        region="hpd",
+        prior=None,
+        bootstrap=None,
+        sampler="auto",
+        fit_intercept=True,
+        random_state=0,
     ):
         self.tau = tau
         self.level = level
@@ -152,15 +146,15 @@ class HuberRegressor(_Regressor):
 
     def __init__(
         self,
-        delta: float | None = None,
+        delta=None,
         *,
-        level: float = 0.95,
-        region: Any = "hpd",
-        prior: Any = None,
-        bootstrap: Any = None,
-        sampler: Any = "auto",
-        fit_intercept: bool = True,
-        random_state: Any = 0,
+        level=0.95,
+        region="hpd",
+        prior=None,
+        bootstrap=None,
+        sampler="auto",
+        fit_intercept=True,
+        random_state=0,
     ):
         self.delta = delta
         self.level = level
@@ -184,15 +178,15 @@ class GibbsRegressor(_Regressor):
 
     def __init__(
         self,
-        loss: LinearLoss | Callable[..., Any] | None = None,
+        loss=None,
         *,
-        level: float = 0.95,
-        region: Any = "hpd",
-        prior: Any = None,
-        bootstrap: Any = None,
-        sampler: Any = "auto",
-        fit_intercept: bool = True,
-        random_state: Any = 0,
+        level=0.95,
+        region="hpd",
+        prior=None,
+        bootstrap=None,
+        sampler="auto",
+        fit_intercept=True,
+        random_state=0,
     ):
         self.loss = loss
         self.level = level
@@ -232,7 +226,8 @@ class _Classifier(ClassifierMixin, _Linear):
         return self._predictions(X)
 
     def predict(self, X: Any) -> np.ndarray:
-        return self.classes_[(self.decision_function(X) > 0).astype(int)]
+        second = self.decision_function(X) > 0
+        return self.classes_[second.astype(int)]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -246,13 +241,13 @@ class SVMClassifier(_Classifier):
     def __init__(
         self,
         *,
-        level: float = 0.95,
-        region: Any = "hpd",
-        prior: Any = None,
-        bootstrap: Any = None,
-        sampler: Any = "auto",
-        fit_intercept: bool = True,
-        random_state: Any = 0,
+        level=0.95,
+        region="hpd",
+        prior=None,
+        bootstrap=None,
+        sampler="auto",
+        fit_intercept=True,
+        random_state=0,
     ):
         self.level = level
         self.region = region
