@@ -6,6 +6,7 @@ the columns' means. A prior that is weak in every unit follows the spread of the
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from jaxtyping import Float
@@ -38,6 +39,13 @@ class Design:
 
     def names(self, columns: Sequence[str]) -> list[str]:
         return ["intercept", *columns] if self.intercept else list(columns)
+
+    def usual_delta(self, columns: Float[np.ndarray, "N P"], y: Float[np.ndarray, " N"]) -> float:
+        """Where Huber's loss turns linear: 1.345 standard deviations of the residuals, by their median size."""
+        matrix = self.matrix(columns)
+        residual = y - matrix @ np.linalg.lstsq(matrix, y)[0]
+        spread = np.median(np.abs(residual - np.median(residual))) / NormalDist().inv_cdf(0.75)
+        return 1.345 * float(spread or residual.std() or 1.0)
 
     def prior(self, loss: LinearLoss, y: Float[np.ndarray, " N"]) -> Normal:
         """Weak: ten times the slope that would take y from one end of its spread to the other, or a margin by one."""

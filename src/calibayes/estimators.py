@@ -8,7 +8,6 @@ All take `level`, `region`, `prior`, `bootstrap` and `sampler` as `calibrate` do
 an int or what scikit-learn makes of it; unless told, two fits of the same data are the same.
 """
 
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -169,7 +168,9 @@ class HuberRegressor(_Regressor):
         return losses.Huber(self.delta_)
 
     def _calibrate(self, columns, y):
-        self.delta_ = _robust_delta(columns, y, self.fit_intercept) if self.delta is None else self.delta
+        self.delta_ = self.delta
+        if self.delta is None:
+            self.delta_ = Design.of(columns, self.fit_intercept).usual_delta(columns, y)
         return super()._calibrate(columns, y)
 
 
@@ -278,11 +279,3 @@ class LogisticClassifier(SVMClassifier):
 
 def _probability(log_odds: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-log_odds))
-
-
-def _robust_delta(columns: np.ndarray, y: np.ndarray, intercept: bool) -> float:
-    """1.345 standard deviations of the residuals, those read off their median size as for normal ones."""
-    matrix = Design.of(columns, intercept).matrix(columns)
-    residual = y - matrix @ np.linalg.lstsq(matrix, y)[0]
-    spread = np.median(np.abs(residual - np.median(residual))) / NormalDist().inv_cdf(0.75)
-    return 1.345 * float(spread or residual.std() or 1.0)

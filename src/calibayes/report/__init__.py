@@ -38,7 +38,7 @@ def write(
     *,
     title: str | None = None,
     call: str | None = None,
-    intervals: bool | None = None,
+    intervals: Intervals | bool | None = None,
 ) -> Path:
     """Write the page to `path`.
 
@@ -47,12 +47,12 @@ def write(
         path: of the HTML file.
         title: of the page.
         call: the code that gave the result; put together from its settings unless told.
-        intervals: show each parameter's own calibrated interval, `result.intervals()`, at about a second a parameter.
-            Unless told, if the result can still be asked and has ten parameters or fewer.
+        intervals: each parameter's own, as `result.intervals()` gives them; or whether to ask for them. Unless told, they
+            are asked for if the result can be asked and has ten parameters or fewer.
     """
     if intervals is None:
         intervals = result.calibration is not None and len(result.names) <= _QUICK
-    own = result.intervals() if intervals else None
+    own = intervals if isinstance(intervals, Intervals) else result.intervals() if intervals else None
     result = replace(result, settings=revived(result.settings))
     path = Path(path)
     path.write_text(_page(result, own, title or "Calibration report", call or call_of(result)), encoding="utf-8")

@@ -176,6 +176,8 @@ def asked(lines: Sequence[Line]) -> Table:
 
     A set holds the truth if eta is at most what the truth asks for there, so that eta is a quantile of those.
     """
+    both = {line.key[:3] + line.key[4:] for line in lines if line.sampler == KNOWN}
+    lines = [line for line in lines if line.key[:3] + line.key[4:] in both]
     by_key = {(cell.n, cell.region, cell.sampler): cell for cell in cells(lines)}
     rows = []
     for (n, region, sampler), cell in by_key.items():

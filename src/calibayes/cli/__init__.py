@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 import calibayes as cb
-from calibayes.fit_cli import app as fit
+from calibayes.cli.fit import app as fit_app
 from calibayes.studies.cli import app as study
 
 app = typer.Typer(add_completion=True, no_args_is_help=True, help=cb.__doc__, pretty_exceptions_enable=False)
 
-app.add_typer(fit)
+app.add_typer(fit_app)
 app.add_typer(study, name="study")
 
 
