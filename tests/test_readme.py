@@ -1,10 +1,16 @@
 """The README's code runs, and shows what it says."""
 
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from typer.testing import CliRunner
+
+import calibayes as cb
+from calibayes.cli import app
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
@@ -29,6 +35,22 @@ def test_first_example_gives_the_printed_result(ran):
     for (name, mean, sd), column in zip(printed, ran[0].draws.T, strict=True):
         assert name in ran[0].names
         assert abs(column.mean() - float(mean)) < 0.3 * float(sd)
+
+
+def test_commands_run(tmp_path, monkeypatch):
+    """On a table of the README's own data, from which the first column, the intercept, is left out."""
+    monkeypatch.chdir(tmp_path)
+    x, y = cb.datasets.median_regression(n=100, seed=0)
+    pd.DataFrame({"x": x[:, 1], "y": y}).to_csv("data.csv", index=False)
+    commands = [line for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
+    assert commands
+    for command in commands:
+        program, *arguments = shlex.split(command)
+        assert program == "calibayes"
+        outcome = CliRunner().invoke(app, arguments)
+        assert outcome.exit_code == 0, outcome.output
+        assert re.search(r"^ *x +0\.9", outcome.output, re.MULTILINE)
+    assert "<html" in (tmp_path / "report.html").read_text()
 
 
 def test_own_loss(ran):

@@ -117,6 +117,7 @@ def fit(
         typer.Option(
             metavar="DELTA",
             help="Residual from which Huber's loss is linear, in the target's units.",
+            show_default="1.345 robust standard deviations of the residuals",
             rich_help_panel=_CALIBRATION,
         ),
     ] = None,

@@ -47,8 +47,8 @@ def write(
         path: of the HTML file.
         title: of the page.
         call: the code that gave the result; put together from its settings unless told.
-        intervals: each parameter's own, as `result.intervals()` gives them; or whether to ask for them. Unless told, they
-            are asked for if the result can be asked and has ten parameters or fewer.
+        intervals: each parameter's own, as `result.intervals()` gives them; or whether to ask for them. Unless told,
+            if the result can be asked and has ten parameters or fewer.
     """
     if intervals is None:
         intervals = result.calibration is not None and len(result.names) <= _QUICK
