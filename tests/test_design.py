@@ -35,7 +35,7 @@ def test_prior_follows_the_units():
     scaled = Design.of(1000 * COLUMNS).prior(cb.losses.Quantile(0.5), y)
     np.testing.assert_allclose(scaled.scale[1:], plain.scale[1:] / 1000, rtol=1e-5)
     assert plain.loc[0] == 200
-    assert plain.scale[0] == pytest.approx(10 * y.std())
+    assert plain.scale[0] == pytest.approx(10 * y.std(), rel=1e-5)
     labels = Design.of(COLUMNS).prior(cb.losses.Hinge(), np.array([-1.0, 1.0, 1.0]))
     assert (labels.loc[0], labels.scale[0]) == (0, 10)
 
@@ -43,3 +43,15 @@ def test_prior_follows_the_units():
 def test_a_constant_column_has_a_prior():
     design = Design.of(np.ones((5, 1)))
     assert np.isfinite(design.prior(cb.losses.Squared(), np.arange(5.0)).scale).all()
+
+
+def test_prior_without_an_intercept_reaches_what_is_far_from_zero():
+    """With a column of ones of one's own, the coefficient of which is 1,000: it is well within the prior."""
+    columns = np.column_stack([np.ones(50), np.linspace(-1, 1, 50)])
+    y = 1000 + columns[:, 1]
+    scale = np.asarray(Design.of(columns, intercept=False).prior(cb.losses.Quantile(0.5), y).scale)
+    assert scale[0] == pytest.approx(10 * 1000, rel=0.01)
+
+
+def test_a_constant_that_floats_round_is_constant():
+    assert Design.of(np.full((80, 1), 0.1)).spreads[0] == 1

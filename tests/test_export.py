@@ -66,13 +66,20 @@ def test_saved_and_loaded(result, tmp_path):
         loaded.at(level=0.9)
 
 
-@pytest.mark.parametrize(
-    "region", [cb.regions.Box(), cb.regions.Interval(1), cb.regions.Functional(lambda theta: theta[0] / theta[1])]
-)
+RATIO = cb.regions.Functional(lambda theta: theta[0] / theta[1])
+
+
+@pytest.mark.parametrize("region", [cb.regions.Box(), cb.regions.Interval(1), cb.regions.Linear([1.0, -2.5]), RATIO])
 def test_region_comes_back_by_name(result, region):
     back = from_datatree(dataclasses.replace(result, region=region).to_datatree()).region
     assert back.name == region.name
     assert (type(back) is type(region)) == (not isinstance(region, cb.regions.Functional))
+
+
+def test_saved_twice_is_saved_once(result):
+    once = from_datatree(result.to_datatree())
+    assert from_datatree(once.to_datatree()).settings == once.settings
+    assert once.settings["seed"] == "0"
 
 
 def test_what_went_wrong_is_kept(result):
@@ -92,7 +99,7 @@ def test_arviz_reads_it(result, tree):
 def test_arviz_plots_it(tree):
     arviz_plots = pytest.importorskip("arviz_plots")
     plot = arviz_plots.plot_forest(tree, backend="none")
-    assert "forest" in plot.viz.children or len(plot.viz.children) > 0
+    assert len(plot.viz.children) > 0
 
 
 def test_files_that_are_none(result, tmp_path):

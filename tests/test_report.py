@@ -14,6 +14,8 @@ import pytest
 import calibayes as cb
 from calibayes import report
 from calibayes.curve import Curve
+from calibayes.export import Written
+from calibayes.found import NOT_AUDITED
 from calibayes.report.source import call_of, source
 from calibayes.result import Coverage
 
@@ -176,6 +178,7 @@ def test_names_and_titles_are_escaped(live):
         ({"eta_se": float("inf")}, "Do not report this"),
         ({"coverage": Coverage(150, 200)}, "Report with care"),
         ({"settings": {"sampler": cb.Transport()}}, "Report with care"),
+        ({"concerns": [f"{NOT_AUDITED}: the prior cannot be sampled"]}, "Report with care"),
     ],
 )
 def test_verdict(quiet, page_of, changes, expected):
@@ -183,6 +186,21 @@ def test_verdict(quiet, page_of, changes, expected):
     assert page.by_id["verdict"] == expected
     if "converged" in changes:
         assert "Eta had not settled after 3 iterations" in page.by_tag["li"][0]
+
+
+def test_an_audit_of_other_sets_says_so(result, page_of):
+    other = result.at(region="box")
+    assert "agrees, for HPD" in page_of(other, intervals=False).by_tag["td"]
+    assert "agrees" in page_of(result, intervals=False).by_tag["td"]
+
+
+def test_concerns_about_the_sampler_stay(result):
+    """Whatever else its particles are asked."""
+    calibration = result.calibration
+    worried = replace(calibration.found, concerns=[f"{NOT_AUDITED}: no prior to sample", "of this region only"])
+    with pytest.warns(cb.CalibrationWarning, match=NOT_AUDITED):
+        other = replace(calibration, found=worried).at(None, "box")
+    assert other.concerns == [f"{NOT_AUDITED}: no prior to sample"]
 
 
 def test_large_error_asks_for_care(quiet, page_of):
@@ -215,7 +233,7 @@ def test_loaded_results_say_the_same(quiet, page_of):
     before = page_of(quiet)
     pickled = page_of(pickle.loads(pickle.dumps(quiet)))
     assert pickled.by_tag == before.by_tag
-    text = {name: repr(value) for name, value in quiet.settings.items()}
+    text = {name: Written(repr(value)) for name, value in quiet.settings.items()}
     loaded = page_of(replace(quiet, model=None, data=None, counts=None, settings=text))
     assert loaded.by_tag["td"] == before.by_tag["td"]
     assert loaded.by_id["verdict"] == before.by_id["verdict"]
@@ -254,6 +272,7 @@ def own_loss(theta, datum):
         cb.losses.Huber(0.1),
         cb.priors.StudentT(3.0, scale=[1.0, 2.5]),
         cb.regions.Interval(1),
+        cb.regions.Linear([1.0, 2.5]),
         [1, "a", None, 2.5],
     ],
     ids=repr,
@@ -268,6 +287,7 @@ def test_what_cannot_be_written_is_named():
     assert source(np.zeros(100), "weights") == "weights"
     assert source(cb.losses.Generic(own_loss).fn) == "own_loss"
     assert source(lambda: None, "loss") == "loss"
+    assert source(cb.interop.LogDensity(own_loss)).startswith("cb.interop.LogDensity(fn")
     assert source(cb.bootstrap.Cluster(20, np.arange(50))) == "cb.bootstrap.Cluster(20, groups)"
     assert source(jax.random.key(3)) == "jax.random.wrap_key_data(np.array([0, 3], np.uint32))"
 

@@ -115,6 +115,7 @@ def calibrate(
         "eta_init": eta_init,
         "tolerance": tolerance,
         "max_iterations": max_iterations,
+        "draws": draws is not None,
         "seed": seed,
     }
     drawn_from = rows if isinstance(rows, Bootstrap) else None
@@ -123,6 +124,7 @@ def calibrate(
         found = loop.run(live)
         if isinstance(sampler, Transport) and sampler.audit:
             loop, found = make_sure(loop, found, live)
+            settings["audited"] = region.name
     return Calibration(problem, loop, found).result()
 
 

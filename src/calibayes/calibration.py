@@ -28,6 +28,8 @@ from calibayes.result import Intervals, Result
 from calibayes.samplers.start import moved
 from calibayes.target import make_target
 
+_AT_ONCE = 256
+"""Linear combinations whose levels on every row are held at a time."""
 _REPORTED = 4_000
 """Draws of the calibrated posterior that are handed over, at most."""
 
@@ -123,7 +125,8 @@ class Calibration:
             Linear(vector).check(dim)
         names = list(self.problem.names) if of is None else [f"row {i}" for i in range(len(vectors))]
         tails = [(1 - level) / 2, (1 + level) / 2]
-        answers = self._near(level, vectors, tails)
+        parts = [vectors[i : i + _AT_ONCE] for i in range(0, len(vectors), _AT_ONCE)]
+        answers = [answer for part in parts for answer in self._near(level, part, tails)]
         for r in range(len(vectors)):
             answers[r] = answers[r] or self._own(level, vectors[r], tails)
         each = [answer for answer in answers if answer is not None]
@@ -144,7 +147,7 @@ class Calibration:
     def _near(self, level: float, vectors: np.ndarray, tails: list[float]) -> list["_Own | None"]:
         """What particles near the joint eta can answer: nothing, if they do not deserve trust."""
         loop, found = self.loop, self.found
-        if not found.converged or not len(vectors):
+        if not found.converged:
             return [None] * len(vectors)
         own, data = curves(loop, found, level, vectors)
         drawn = loop.target.constrained(data)

@@ -27,11 +27,9 @@ def curves(loop: Loop, found: Found, level: float, vectors: Float[np.ndarray, "R
     """The coverage curve of every combination around `found.sampled`; and the particles on the data, pooled."""
     target, eta = loop.target, found.sampled
     etas = grid_around(found.state.particles, eta)
-    first = loop.sampler.data(found.state)
-    points = np.asarray(
-        points_along(loop.estimate, jax.random.fold_in(loop.key, 1), target.row(0), first, eta, etas), np.float64
-    )
-    values = points @ vectors.T
+    key = jax.random.fold_in(loop.key, 1)
+    points = points_along(loop.estimate, key, target.row(0), found.particles, found.eta, etas)
+    values = np.asarray(points, np.float64) @ vectors.T
 
     def levels_of(rows: Particles, at: np.ndarray) -> np.ndarray:
         return _levels(target.constrained(rows), as_float(etas - eta), vectors, at)
@@ -44,9 +42,9 @@ def curves(loop: Loop, found: Found, level: float, vectors: Float[np.ndarray, "R
         levels.append(levels_of(rows, at))
         if not data or on_data is not data[-1]:
             data.append(on_data)
-    groups, middle = loop.sampler.populations, POINTS // 2
-    averaged = np.mean(levels, axis=0)
-    own = [_curve(etas, averaged[r], level, groups, levels[0][r, middle]) for r in range(len(vectors))]
+    averaged, nearest = np.mean(levels, axis=0), np.abs(np.log(etas[:, None] / answers)).argmin(0)
+    groups = loop.sampler.populations
+    own = [_curve(etas, averaged[r], level, groups, levels[0][r, nearest[r]]) for r in range(len(vectors))]
     return own, pool(data)
 
 
@@ -77,7 +75,7 @@ def _levels_of(
 
     def row(one):
         theta, own = one
-        values = vectors @ theta
+        values = jnp.matmul(vectors, theta, precision=jax.lax.Precision.HIGHEST)
         wanted = jnp.broadcast_to(at[:, None], values.shape)
         below = jnp.where(values < wanted, 1.0, jnp.where(values == wanted, 0.5, 0.0))
         return jnp.abs(2 * below @ own.T - 1)
@@ -90,4 +88,5 @@ def _levels_of(
 def answered(curve: Curve, eta: float) -> bool:
     """Whether a combination's learning rate is well within its curve, where weights carry as far."""
     answer = curve.eta_hat()
-    return bool(0 < answer < np.inf and abs(np.log(answer / eta)) <= _WITHIN * np.log(curve.etas[-1] / eta))
+    near = 0 < answer < np.inf and abs(np.log(answer / eta)) <= _WITHIN * np.log(curve.etas[-1] / eta)
+    return bool(near and np.isfinite(curve.eta_se()))

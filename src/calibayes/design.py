@@ -24,13 +24,15 @@ class Design:
 
     means: Float[np.ndarray, " P"]
     spreads: Float[np.ndarray, " P"]
+    """About the means; about zero without an intercept, where a column or y may be far from it."""
     intercept: bool
 
     @staticmethod
     def of(columns: Float[np.ndarray, "N P"], intercept: bool = True) -> "Design":
-        spreads = columns.std(0)
         centres = columns.mean(0) if intercept else np.zeros(columns.shape[1])
-        return Design(centres, np.where(spreads > 0, spreads, 1.0), intercept)
+        spreads = np.sqrt(np.square(columns - centres).mean(0))
+        varies = np.ptp(columns, 0) > 0 if intercept else spreads > 0
+        return Design(centres, np.where(varies, spreads, 1.0), intercept)
 
     def matrix(self, columns: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N K"]:
         """The model's matrix, the intercept's column of ones first."""
@@ -49,7 +51,8 @@ class Design:
 
     def prior(self, loss: LinearLoss, y: Float[np.ndarray, " N"]) -> Normal:
         """Weak: ten times the slope that would take y from one end of its spread to the other, or a margin by one."""
-        unit, centre = (1.0, 0.0) if loss.margin else (float(y.std()) or 1.0, float(np.median(y)))
+        centre = float(np.median(y)) if self.intercept and not loss.margin else 0.0
+        unit = 1.0 if loss.margin or np.ptp(y) == 0 else float(np.sqrt(np.square(y - centre).mean()))
         scale = _WEAK * unit / self.spreads
         if not self.intercept:
             return Normal(scale=scale)

@@ -5,7 +5,8 @@ loss. `coef_` is the posterior mean. `eta_` is the joint learning rate of `regio
 prediction, are each calibrated by themselves, at a learning rate of their own.
 
 All take `level`, `region`, `prior`, `bootstrap` and `sampler` as `calibrate` does, `fit_intercept`, and `random_state`,
-an int or what scikit-learn makes of it; unless told, two fits of the same data are the same.
+an int or what scikit-learn makes of it; unless told, two fits of the same data are the same. A prior of your own is for
+the intercept, which is the prediction at the columns' means, followed by the coefficients.
 """
 
 from typing import Any
@@ -70,17 +71,18 @@ class _Linear(BaseEstimator):
     @property
     def coef_interval_(self) -> Float[np.ndarray, "P 2"]:
         """The coefficients' intervals at `level`, each at a learning rate of its own; found when first asked for."""
-        return self._intervals.bounds[int(self.fit_intercept) :]
+        return self._intervals.bounds[int(self._design.intercept) :]
 
     @property
     def coef_eta_(self) -> Float[np.ndarray, " P"]:
         """Those learning rates."""
-        return self._intervals.eta[int(self.fit_intercept) :]
+        return self._intervals.eta[int(self._design.intercept) :]
 
     @property
     def _intervals(self) -> Intervals:
-        result = self._asked()
-        if getattr(self, "_found", (None,))[0] is not result:
+        check_is_fitted(self)
+        if getattr(self, "_found", (None,))[0] is not self.result_:
+            result = self._asked()
             self._found = (result, result.intervals())
         return self._found[1]
 
@@ -90,10 +92,7 @@ class _Linear(BaseEstimator):
         return columns @ self.coef_ + self.intercept_
 
     def predict_interval(self, X: Any, level: float | None = None) -> Float[np.ndarray, "N 2"]:
-        """Intervals for what is fitted at each row of X, not for a new y; each at a learning rate of its own.
-
-        That is a calibration a row: some tenths of a second each.
-        """
+        """Intervals for what is fitted at each row of X, not for a new y; each at a learning rate of its own."""
         result = self._asked()
         columns = validate_data(self, X, dtype=np.float64, reset=False)
         rows, where = np.unique(self._design.matrix(columns), axis=0, return_inverse=True)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from calibayes.curve import Coverage, Curve
-from calibayes.regions import REGIONS, Interval, Region, Remembered
+from calibayes.regions import REGIONS, Interval, Linear, Region, Remembered
 from calibayes.result import Record, Result
 
 _TRACE = ("eta", "coverage", "ess", "ess_min", "rungs", "acceptance", "seconds")
@@ -83,9 +83,19 @@ def attributes(result: Result) -> dict[str, Any]:
         "message": result.message,
         "concerns": json.dumps(result.concerns),
         "groups": result.curve.groups,
-        "settings": json.dumps({name: repr(value) for name, value in result.settings.items()}),
+        "settings": json.dumps(_written(result.settings)),
         **versions(),
     }
+
+
+def _written(settings: dict[str, Any]) -> dict[str, str]:
+    """As text; those of a loaded result are text already."""
+    loaded = all(isinstance(value, Written) for value in settings.values())
+    return {name: str(value) if loaded else repr(value) for name, value in settings.items()}
+
+
+class Written(str):
+    """A setting of a loaded result: of what it was, only the text is left."""
 
 
 def versions() -> dict[str, str]:
@@ -142,7 +152,7 @@ def from_datatree(tree: Any) -> Result:
         names=[str(name) for name in posterior["parameter"].values],
         repaired_rows=np.flatnonzero(rows["repaired"].values),
         region=_region(str(said["region"])),
-        settings=json.loads(str(said["settings"])),
+        settings={name: Written(value) for name, value in json.loads(str(said["settings"])).items()},
     )
 
 
@@ -153,6 +163,8 @@ def _region(name: str) -> Region:
             return make()
     if name.startswith("Interval("):
         return Interval(int(name.removeprefix("Interval(").rstrip(")")))
+    if name.startswith("Linear("):
+        return Linear(np.array(json.loads(name.removeprefix("Linear(").rstrip(")")), float))
     return Remembered(name)
 
 

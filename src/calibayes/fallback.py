@@ -5,7 +5,7 @@ from dataclasses import replace
 import jax
 
 from calibayes.audit import Audit, audit
-from calibayes.found import FELL_BACK, NOT_AUDITED, Found
+from calibayes.found import FAILED, FELL_BACK, NOT_AUDITED, Found
 from calibayes.loop import Loop
 from calibayes.progress import LiveLine
 from calibayes.samplers import SMC
@@ -26,9 +26,9 @@ def make_sure(loop: Loop, found: Found, live: LiveLine) -> tuple[Loop, Found]:
         if verdict is None or not verdict.failed:
             return loop, found
         eta = found.sampled
-        found.concerns.append(f"transport failed its audit ({verdict.finding})")
+        found.concerns.append(f"{FAILED}failed its audit ({verdict.finding})")
     else:
-        found.concerns.append(f"transport found no answer ({found.outcome})")
+        found.concerns.append(f"{FAILED}found no answer ({found.outcome})")
     found.converged, found.outcome = False, "no answer to rely on"
     try:
         return _sampled_afresh(loop, found, eta, live)

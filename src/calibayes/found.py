@@ -12,6 +12,8 @@ from calibayes.samplers.base import Reach
 
 NOT_AUDITED = "not audited"
 """How a concern begins that there was no audit."""
+FAILED = "transport "
+"""How a concern begins that transport did not do."""
 FELL_BACK = "so every row was sampled by SMC from the prior"
 _COLLAPSED = 10.0
 _FEW = 100.0
@@ -40,6 +42,11 @@ class Found:
     @property
     def message(self) -> str:
         return "; ".join([self.outcome, *self.concerns])
+
+
+def standing(concerns: list[str]) -> list[str]:
+    """Those that are about the sampler, and hold for whatever else its particles are asked."""
+    return [concern for concern in concerns if concern.startswith((NOT_AUDITED, FAILED, FELL_BACK))]
 
 
 def concerns_of(reach: Reach, undefined: int) -> list[str]:

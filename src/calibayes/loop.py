@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from calibayes.curve import FEW_POINTS, POINTS, Coverage, Curve, critical_levels, local_curve
 from calibayes.estimate import point_estimate, points_along
-from calibayes.found import Found, concerns_of
+from calibayes.found import Found, concerns_of, standing
 from calibayes.functions import as_float
 from calibayes.particles import Particles, pool, quantile, shift
 from calibayes.progress import LiveLine
@@ -68,6 +68,7 @@ class Loop:
         search = Bracket()
         loop = replace(self, region=region, level=level, trace=[], best=None, search=search)
         again = loop.guarded(lambda: loop.solve(found.state, found.sampled, search, self.max_iterations, live))
+        again.concerns = [*standing(found.concerns), *again.concerns]
         if self.distrust:
             again.converged, again.outcome = False, self.distrust
         return loop, again
@@ -124,8 +125,9 @@ class Loop:
         if found.converged and getattr(self.search, "refine", False):
             outcome = found.outcome
             found = self.solve(found.state, found.eta, Bracket.nearby(), _RELOCATIONS, live, record=False)
-            found.outcome = outcome if found.converged else f"{outcome}; {found.outcome}"
-            found.converged = True
+            if not found.converged:
+                found.concerns.append(f"eta could not be refined: {found.outcome}")
+            found.outcome, found.converged = outcome, True
         return found
 
     def _approximate(self, state: Any, eta: float, live: LiveLine) -> Found:

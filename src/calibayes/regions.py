@@ -124,12 +124,16 @@ class Linear(Region):
     def __init__(self, vector: Numbers):
         self.vector = as_float(vector)
 
+    @property
+    def name(self):
+        return f"Linear([{', '.join(f'{value:.7g}' for value in self.vector.tolist())}])"
+
     def check(self, dim):
         if self.vector.shape != (dim,) or not np.isfinite(np.asarray(self.vector)).all():
             raise ValueError(f"Linear(vector) needs {dim} finite numbers; got {self.vector}.")
 
     def critical_level(self, cloud, point):
-        values = jnp.tensordot(self.vector, cloud.theta, 1)
+        values = jnp.tensordot(self.vector, cloud.theta, 1, precision=jax.lax.Precision.HIGHEST)
         return jnp.abs(2 * share_below(values, cloud.weights, _repeat(self.vector @ point.theta, cloud)) - 1)
 
 

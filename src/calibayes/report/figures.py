@@ -56,8 +56,7 @@ def _etas(result: Result) -> Float[np.ndarray, " G"]:
 
 def _intervals(result: Result, etas: Float[np.ndarray, " G"]) -> Float[np.ndarray, "3 G K"]:
     """Lower ends, means and upper ends of the marginal intervals at each learning rate."""
-    risk = np.where(np.isfinite(result.risk), result.risk, np.inf).astype(float)
-    risk -= risk[np.isfinite(risk)].mean() if np.isfinite(risk).any() else 0.0
+    risk = result.risk - result.risk.mean(dtype=float)
     tails = [(1 - result.level) / 2, (1 + result.level) / 2]
     order = np.argsort(result.draws, axis=0)
     ordered = np.take_along_axis(result.draws.astype(float), order, axis=0)

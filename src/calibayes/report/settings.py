@@ -4,32 +4,21 @@ import ast
 from typing import Any
 
 from calibayes import bootstrap, kernels, samplers, search
+from calibayes.export import Written
 
 _KNOWN = {name: cls for room in (bootstrap, kernels, samplers, search) for name, cls in vars(room).items()}
 
 
-class Written:
-    """Something of which only the text is left."""
-
-    def __init__(self, text: str):
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
-
-
 def revived(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings as they were; as they are, if they never were in a file."""
-    if not all(isinstance(value, str) for value in settings.values()):
-        return settings
-    return {name: _revive(value) for name, value in settings.items()}
+    """The settings as they were, where their text says all of it."""
+    return {name: _revive(value) if isinstance(value, Written) else value for name, value in settings.items()}
 
 
-def _revive(text: str) -> Any:
+def _revive(text: Written) -> Any:
     try:
         return _made(ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError, KeyError, TypeError):
-        return Written(text)
+        return text
 
 
 def _made(node: ast.expr) -> Any:

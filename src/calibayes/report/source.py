@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from calibayes.bootstrap import Bootstrap
+from calibayes.export import Written
 from calibayes.found import FELL_BACK
+from calibayes.interop.numpyro import NumPyroPrior
 from calibayes.losses import Generic
 from calibayes.model import GibbsModel
 from calibayes.regions import REGIONS, Remembered
@@ -25,7 +27,7 @@ _WIDTH = 88
 
 def call_of(result: Result) -> str:
     """A script from the settings; what cannot be written down is a name that stands for it."""
-    lines = ["import calibayes as cb", ""]
+    lines = list[str]()
     if isinstance(result.model, GibbsModel):
         lines.append(f"model = {_model(result.model, len(result.names))}")
     named = ", ".join(f"{name}={value}" for name, value in _options(result).items())
@@ -33,7 +35,10 @@ def call_of(result: Result) -> str:
     if len(one) > _WIDTH:
         options = "".join(f"    {name}={value},\n" for name, value in _options(result).items())
         one = f"result = cb.calibrate(\n    model,\n    data,\n{options})"
-    return "\n".join([*lines, one])
+    text = "\n".join([*lines, one])
+    needed = [f"import {name}" for name in ("jax",) if f"{name}." in text]
+    needed += ["import numpy as np"] if "np." in text else []
+    return "\n".join([*needed, "import calibayes as cb", "", text])
 
 
 def source(value: Any, name: str = "...") -> str:
@@ -48,6 +53,8 @@ def source(value: Any, name: str = "...") -> str:
         return f"[{', '.join(map(str, array))}]" if array.ndim == 1 and len(array) <= _LONG else name
     if isinstance(value, eqx.Module) and type(value).__module__.startswith("calibayes."):
         return _module(value)
+    if isinstance(value, Written):
+        return _plain(value) or name
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, int | float | None):
@@ -62,9 +69,13 @@ def _module(module: eqx.Module) -> str:
     parameters = list(inspect.signature(type(module)).parameters.values())
     given = []
     for parameter in parameters:
-        value = source(getattr(module, parameter.name), parameter.name)
+        # What is kept under another name stands for itself.
+        kept = getattr(module, parameter.name, None) if parameter.name in vars(module) else None
+        value = parameter.name if kept is None else source(kept, parameter.name)
         if parameter.default is inspect.Parameter.empty:
             given.append(value)
+        elif kept is None:
+            continue
         elif value != source(_default(module, parameter)):
             given.append(f"{parameter.name}={value}")
     return f"{_path(type(module))}({', '.join(given)})"
@@ -72,7 +83,7 @@ def _module(module: eqx.Module) -> str:
 
 def _default(module: eqx.Module, parameter: inspect.Parameter) -> Any:
     """What a parameter would be; as the module keeps it, where that differs."""
-    factory = type(module).__dataclass_fields__[parameter.name].default_factory
+    factory = getattr(type(module).__dataclass_fields__.get(parameter.name), "default_factory", None)
     default = factory() if callable(factory) else parameter.default
     kept = getattr(module, parameter.name)
     return np.asarray(default, kept.dtype) if isinstance(kept, jax.Array) and default is not None else default
@@ -84,6 +95,8 @@ def _path(cls: type) -> str:
 
 
 def _model(model: GibbsModel, dim: int) -> str:
+    if isinstance(model.prior, NumPyroPrior):
+        return f"cb.GibbsModel.from_numpyro({source(model.prior.model, 'numpyro_model')}, data)"
     prior = source(getattr(model.prior, "distribution", model.prior), "prior")
     if not isinstance(model.loss, Generic):
         return f"cb.GibbsModel({source(model.loss, 'loss')}, {prior})"
@@ -104,7 +117,8 @@ def _options(result: Result) -> dict[str, str]:
         "tolerance": 0.005,
         "max_iterations": 100,
     }
-    options = {
+    start = {"draws": "draws"} if settings.get("draws") else {}
+    options = start | {
         "level": source(float(result.level)),
         "region": _region(result.region),
         "sampler": source("auto") if fell_back else _sampler(sampler),

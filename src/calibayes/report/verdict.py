@@ -119,11 +119,18 @@ def _audit(result: Result) -> Check:
     if not audited(result):
         return Check(name, "none", "The audit by an independent sampler was not held.", Grade.CARE)
     meaning = "An independent sampler that started from the prior found the same on twenty of the bootstrap samples."
+    held_for = result.settings.get("audited")
+    if held_for != result.region.name:
+        return Check(name, f"agrees, for {held_for}", f"{meaning} But it was asked of other sets.", Grade.GOOD)
     return Check(name, "agrees", meaning, Grade.GOOD)
 
 
 def _own(own: Intervals) -> Check:
     name, lost = "Own intervals", [own.names[k] for k in np.flatnonzero(~own.converged)]
+    vague = [own.names[k] for k in np.flatnonzero(own.converged & ~np.isfinite(own.eta_se))]
+    if not lost and vague:
+        meaning = f"How sure the learning rates are of {', '.join(vague)} is not known."
+        return Check(name, f"{len(vague)} without an error", meaning, Grade.CARE)
     if not lost:
         return Check(name, "all converged", "Each parameter's own calibration ended well.", Grade.GOOD)
     return Check(name, f"{len(lost)} not converged", f"Do not use those of {', '.join(lost)}.", Grade.CARE)

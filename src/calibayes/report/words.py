@@ -7,6 +7,7 @@ import numpy as np
 
 from calibayes import bootstrap as bootstraps
 from calibayes import losses, priors, regions, samplers
+from calibayes.export import Written
 from calibayes.report.source import source
 from calibayes.report.verdict import audited
 from calibayes.result import Result
@@ -114,6 +115,8 @@ def _bootstrap(result: Result) -> str:
             return f"bootstrap samples of whole clusters (of {groups})"
         case bootstraps.Multinomial(size=int(size)):
             return f"bootstrap samples of {size:,} observations each"
+        case Written():
+            return f"samples of the data, drawn by {given if len(given) < 60 else given.split('(')[0]}"
         case _ if np.ndim(given) == 2:
             return "reweighted samples of the data, with counts that were given"
     return "bootstrap samples of the data"

@@ -27,6 +27,10 @@ _WIDEST = 20
 """Columns narrower than this are not broken."""
 
 
+_USUAL = ("SVM", "N 1,600")
+"""Variants that differ from nothing."""
+
+
 class Table(NamedTuple):
     """Columns and rows of text."""
 
@@ -207,9 +211,8 @@ def times(lines: Sequence[Line]) -> Table:
     for cell in found:
         ratio = f"{np.median(cell.seconds) / fastest[cell.n]:.1f}" if cell.n in fastest else ""
         seconds = _quartiles(cell.seconds, ".2f")
-        rows.append(
-            [f"{cell.n:,}", NAMES[cell.sampler], str(len(cell.seconds)), seconds, f"{cell.variation:.2f}", ratio]
-        )
+        variation = f"{cell.variation:.2f}" if len(cell.seconds) > 1 else ""
+        rows.append([f"{cell.n:,}", NAMES[cell.sampler], str(len(cell.seconds)), seconds, variation, ratio])
     columns = ["N", "method", "runs", "seconds: median (quartiles)", "coefficient of variation"]
     return Table([*columns, "relative to transport"], rows)
 
@@ -255,11 +258,15 @@ def misspecified(lines: Sequence[Line]) -> Table:
 
 def by_variant(lines: Sequence[Line]) -> Table:
     rows = []
+    usual = {(line.n, line.dataset): line.eta for line in lines if line.problem in _USUAL and line.region == "box"}
     for cell in cells(lines):
         covered = "" if np.isnan(cell.coverage) else cell.share
         middle = f"{np.median(cell.etas):.3f}" if len(cell.etas) else ""
-        rows.append([cell.problem, cell.region, str(cell.number), middle, covered, cell.warned])
-    columns = ["variant", "set", "runs", "median eta", "covered, % (error)", "not converged, warned"]
+        ratios = [line.eta / usual[line.n, line.dataset] for line in cell.lines if (line.n, line.dataset) in usual]
+        ratio = f"{np.nanmedian(ratios):.2f}" if np.isfinite(ratios).any() else ""
+        rows.append([cell.problem, cell.region, str(cell.number), middle, ratio, covered, cell.warned])
+    columns = ["variant", "set", "runs", "median eta", "median ratio to the box, same data"]
+    columns += ["covered, % (error)", "not converged, warned"]
     return Table(columns, rows)
 
 
