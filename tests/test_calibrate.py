@@ -119,3 +119,28 @@ def test_paper_against_grid(median_problem, region, sampler):
     )
     assert result.converged
     assert abs(grid.coverage(result.eta, region) - 0.95) < 0.015
+
+
+def test_risks_far_from_zero_keep_their_digits():
+    """Half the squared error as a function of one's own, which cannot be centred, with y near 6,000: the posterior on
+    the data is normal about least squares. Were the reference at zero, all digits of the risk would be lost.
+    """
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(80), rng.normal(size=80)])
+    y = 6000 + 30 * x[:, 1] + rng.normal(size=80)
+    model = cb.GibbsModel(
+        cb.losses.Linear(lambda prediction, y: 0.5 * (y - prediction) ** 2),
+        cb.priors.Normal(loc=np.array([6000.0, 0.0]), scale=np.array([300.0, 300.0])),
+    )
+    result = cb.calibrate(model, (x, y), bootstrap=50, sampler="transport", seed=0, progress=False)
+    spread = np.sqrt(np.diag(np.linalg.inv(x.T @ x)) / result.eta)
+    # Four errors of means of 1,000 draws, and the rounding of float32 near 6,000.
+    assert (np.abs(result.draws.mean(0) - np.linalg.lstsq(x, y)[0]) < 4 * spread / np.sqrt(1000) + 5e-4).all()
+    np.testing.assert_allclose(result.draws.std(0), spread, rtol=0.1)
+
+
+def test_risks_that_have_lost_their_digits_are_refused():
+    loss = lambda theta, datum: 1e7 + 0.5 * (datum - theta[0]) ** 2
+    model = cb.GibbsModel(loss, cb.priors.Normal(scale=10.0), dim=1)
+    with pytest.raises(ValueError, match="take off the loss what does not depend on theta"):
+        cb.calibrate(model, np.random.default_rng(0).normal(size=40), bootstrap=50, seed=0, progress=False)

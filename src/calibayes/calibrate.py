@@ -95,9 +95,10 @@ def calibrate(
     target = make_target(model, observations.data, counts, observations.dim)
     sampler.check(target)
     search_key, draw_key = jax.random.split(run_key)
+    target, start = check_start(target, draws, check_key)
     loop = Loop(
         target=target,
-        draws=check_start(target, draws, check_key),
+        draws=start,
         region=region,
         sampler=sampler,
         search=search,

@@ -230,4 +230,5 @@ def _draws(key: PRNGKeyArray, particles: Particles) -> tuple[Float[np.ndarray, "
     cdf = np.cumsum(weights)
     ancestors = np.searchsorted(cdf, (np.arange(n) + rng.uniform(size=n)) / n * cdf[-1], side="right")
     picked = rng.permutation(np.minimum(ancestors, len(weights) - 1))
-    return theta.T[picked], np.asarray(particles.risk[0])[picked]
+    # In double precision, in which their means are right however far from zero they are.
+    return theta.T[picked].astype(np.float64), np.asarray(particles.risk[0], np.float64)[picked]

@@ -19,6 +19,8 @@ from calibayes.target import Target, evaluate
 
 MIN_ROWS = 20
 MIN_DRAWS = 100
+_FAR_OFF = -1e4
+"""A risk, relative to the reference's, that leaves too few digits for differences that matter."""
 
 
 class CalibrationWarning(UserWarning):
@@ -199,8 +201,11 @@ def _require_scalar(name: str, fn: Callable[..., Any], *args: Any) -> None:
         raise ValueError(f"{name} must be a scalar, for one observation at a time; got shape {shape}.")
 
 
-def check_start(target: Target, draws: Any, key: PRNGKeyArray) -> Float[Array, "M K"] | None:
-    """Draws to start from, checked; or None, if the prior can be sampled and the loss is a number somewhere."""
+def check_start(target: Target, draws: Any, key: PRNGKeyArray) -> tuple[Target, Float[Array, "M K"] | None]:
+    """Draws to start from, checked; or None, if the prior can be sampled and the loss is a number somewhere.
+
+    And the target, its reference at the best of those draws if it was far off: risks must be small numbers.
+    """
     dim = target.dim
     if draws is None:
         if not hasattr(target.model.prior, "sample"):
@@ -233,7 +238,8 @@ def check_start(target: Target, draws: Any, key: PRNGKeyArray) -> Float[Array, "
             f"the loss is infinite or NaN at {(~np.isfinite(risk)).sum()} of {len(draws)} draws, which cannot be of "
             "the posterior: leave them out."
         )
-    return draws
+    best = int(np.nanargmin(risk))
+    return (target.recentre(some[best]) if risk[0, best] < _FAR_OFF else target), draws
 
 
 @eqx.filter_jit

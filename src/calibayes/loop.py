@@ -30,6 +30,7 @@ from calibayes.search import Bracket, Search
 from calibayes.target import Target
 
 _RELOCATIONS = 4
+_ROUNDED = 0.1
 _FARTHEST = 1e5
 """Learning rates are looked for within this factor of the first."""
 
@@ -114,6 +115,7 @@ class Loop:
         self.start = self.sampler.begin(begin_key, self.target, self.eta, self.draws)
         self.target = self.start.target
         _require_resolution(self.target.constrained(self.start.particles))
+        _require_digits(self.target, self.start.eta)
         live.phase("start: bootstrap rows")
         eta = self.eta
         if eta is None:
@@ -334,6 +336,16 @@ _update = eqx.filter_jit(lambda search, state, coverage, level: search.update(st
 
 class _OutOfReachError(Exception):
     """The sampler did not get to a learning rate."""
+
+
+def _require_digits(target: Target, eta: float) -> None:
+    """Risks must be rounded to much less than what the posterior tells apart."""
+    rounding = eta * float(np.sqrt(np.square(np.spacing(np.abs(np.asarray(target.base)))).sum(0).max()))
+    if rounding > _ROUNDED:
+        raise ValueError(
+            f"the risk is so large, even at the posterior's mean, that {target.base.dtype} rounds eta * risk to "
+            f"{rounding:.1g}: take off the loss what does not depend on theta, or enable JAX's x64."
+        )
 
 
 def _require_resolution(particles: Particles) -> None:

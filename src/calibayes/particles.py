@@ -73,8 +73,11 @@ def uniform_log_weights(shape: tuple[int, ...]) -> Float[Array, "B M"]:
 
 def normalise(log_weights: Float[Array, "... M"]) -> Float[Array, "... M"]:
     """Log-weights that sum to one; all minus infinity stays so, and has an effective size of zero."""
-    total = jax.nn.logsumexp(log_weights, axis=-1, keepdims=True)
-    return jnp.where(jnp.isfinite(total), log_weights - jnp.broadcast_to(total, log_weights.shape), -jnp.inf)
+    most = log_weights.max(-1, keepdims=True)
+    # Taken off first: the logarithm of a sum is lost in the rounding of a large number.
+    relative = log_weights - jnp.broadcast_to(jnp.where(jnp.isfinite(most), most, 0.0), log_weights.shape)
+    total = jax.nn.logsumexp(relative, axis=-1, keepdims=True)
+    return jnp.where(jnp.isfinite(total), relative - jnp.broadcast_to(total, log_weights.shape), -jnp.inf)
 
 
 def reweight(log_weights: Float[Array, "B M"], risk: Float[Array, "B M"], step: Float[Array, " B"]):
