@@ -136,8 +136,8 @@ def _figure5(lines: Sequence[Line]) -> str:
 `calibayes study figure5`: the box; one dataset, each seed its own bootstrap rows; GPC-SMC with
 {PARTICLES[HEART_DISEASE]:,} particles, GPC-MCMC with Polson and Scott's sampler. Times are of {_machine(lines)}, and
 left out where a method ran elsewhere or beside other work. They are medians, of calibrations in which nothing was
-compiled, beside their coefficient of variation; the paper's
-were measured in MATLAB on 64 cores: compare methods within a column only.
+compiled, beside their coefficient of variation; the paper's were measured in MATLAB on 64 cores: compare methods within
+a column only.
 
 ![Seconds and eta by method](figure5.png)
 
@@ -175,7 +175,7 @@ def _found(variants: Sequence[Line], svm: Sequence[Line]) -> str:
                 gap, cell = min(some, key=lambda pair: pair[0])
                 which = "Of those of which some did not converge, nearest" if lost else f"Nearest to {wanted}"
                 parts.append(
-                    f"{which} is {cell.problem} ({cell.region}, {cell.number} runs) with {np.median(cell.etas):.3f}, "
+                    f"{which} is {cell.problem} ({cell.region}; {cell.number} of them) with {np.median(cell.etas):.3f}, "
                     f"{100 * np.expm1(gap):.0f}% off."
                 )
     return " ".join(parts)
