@@ -119,7 +119,10 @@ eight snapshots that are not independent leave perhaps half; of 200 rows 200 * 0
 each way, and eta lies between two rows. Three are three such errors."""
 
 
-@pytest.mark.parametrize("kind", [MODES, STEPS, WALL], ids=["modes", "steps", "wall"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("kind", [MODES, pytest.param(STEPS, marks=SLOW), WALL], ids=["modes", "steps", "wall"])
 def test_auto_is_right_where_transport_is_not(kind):
     problem = make(kind)
     plain, _ = problem.calibrate(cb.Transport(repair=False))

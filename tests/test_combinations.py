@@ -94,6 +94,7 @@ def test_scale_does_not_matter(result):
     np.testing.assert_allclose(-10 * a.bounds[0, ::-1], b.bounds[0], rtol=2e-3)
 
 
+@pytest.mark.slow
 def test_far_ones_are_calibrated_by_themselves(result, monkeypatch):
     near = result.intervals(of=VECTORS)
     monkeypatch.setattr("calibayes.calibration.answered", lambda curve, eta: False)

@@ -50,6 +50,7 @@ def lambda_model(seed, **options):
     cb.calibrate(model, y, seed=seed, **SMALL | options)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
 def test_big_programs_are_compiled_once():
     """GPC-SMC: the ladder once for the data's row and once for all rows; the start, for all rows only.

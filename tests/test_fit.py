@@ -427,3 +427,11 @@ def test_a_worry_about_an_interval_is_a_note(fitted, monkeypatch, path):
     text = invoke("fit", path, "--formula", "y ~ a + `big b` + C(c)")
     assert text.exit_code == 0
     assert "note    calibration of a: it covers; few particles." in text.stdout
+
+
+def test_too_few_rows_for_the_coefficients(frame, tmp_path):
+    few = tmp_path / "few.csv"
+    frame[:4].to_csv(few, index=False)
+    said = error_of("fit", few, "--target", "y", "--columns", "a,big b")
+    assert "4 rows are too few for 3 coefficients" in said
+    assert "Take 6 at least" in said

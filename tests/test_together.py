@@ -238,6 +238,7 @@ class Still(cb.kernels.Kernel):
         return move.particles, adaptation, move.info
 
 
+@pytest.mark.slow
 def test_what_is_computed_is_the_same_to_rounding():
     """One move each: no acceptance is so close that rounding would turn it."""
     alone = [everything(i) for i in range(3)]

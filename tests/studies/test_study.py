@@ -104,6 +104,7 @@ def test_cases():
     assert names == {*open_question.SVM_VARIANTS, *open_question.REGRESSION_VARIANTS}
 
 
+@pytest.mark.slow
 def test_misspecified_stores_what_it_is_compared_with():
     case = misspecified.cases(1, ["normal"], ["quantile"], 0)[0]._replace(n=40)
     lines = misspecified.work(case)

@@ -1,5 +1,6 @@
 """The commands `fit` and `report`: from a table in a file to calibrated intervals, without Python."""
 
+import math
 import shlex
 import sys
 import warnings
@@ -181,6 +182,7 @@ def fit(
             drop_missing=drop_missing,
         )
         y, classes = _target(asked, chosen, positive)
+        _require_rows(len(y), chosen.columns.shape[1] + chosen.intercept)
     design = Design.of(chosen.columns, chosen.intercept)
     if loss == Loss.huber and delta is None:
         asked = cb.losses.Huber(design.usual_delta(chosen.columns, y))
@@ -260,6 +262,16 @@ def _target(loss: LinearLoss, chosen: tables.Chosen, positive: str | None) -> tu
     if positive is not None:
         raise ValueError("--positive is for hinge and logistic, whose target has two classes.")
     return tables.numbers(chosen.y, chosen.target), None
+
+
+def _require_rows(rows: int, coefficients: int) -> None:
+    """A bootstrap sample holds 63% of the rows: these must be more than the coefficients."""
+    needed = math.ceil(coefficients / (1 - math.exp(-1))) + 1
+    if rows < needed:
+        raise ValueError(
+            f"{rows} rows are too few for {coefficients} coefficients: bootstrap samples would leave some open. "
+            f"Take {needed} at least, or choose fewer columns with --columns."
+        )
 
 
 def _write_report(result: Result, path: Path, call: str | None, own: Intervals | None) -> None:

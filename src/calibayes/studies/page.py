@@ -175,8 +175,8 @@ def _found(variants: Sequence[Line], svm: Sequence[Line]) -> str:
                 gap, cell = min(some, key=lambda pair: pair[0])
                 which = "Of those of which some did not converge, nearest" if lost else f"Nearest to {wanted}"
                 parts.append(
-                    f"{which} is {cell.problem} ({cell.region}; {cell.number} of them) with {np.median(cell.etas):.3f}, "
-                    f"{100 * np.expm1(gap):.0f}% off."
+                    f"{which} is {cell.problem} ({cell.region}; {cell.number} of them) "
+                    f"with {np.median(cell.etas):.3f}, {100 * np.expm1(gap):.0f}% off."
                 )
     return " ".join(parts)
 
