@@ -107,3 +107,20 @@ def test_far_ones_are_calibrated_by_themselves(result, monkeypatch):
 def test_nonsense_is_refused(result, of):
     with pytest.raises(ValueError, match=r"rows of 2 numbers|2 finite numbers"):
         result.intervals(of=of)
+
+
+def test_far_ones_are_reached_together(result, monkeypatch):
+    """Told that the first particles are too far for all, they are moved; the answers stay, to a tenth of eta."""
+    near, first, asked = result.intervals(of=VECTORS), result.calibration.found.sampled, []
+
+    def elsewhere(curve, eta):
+        asked.append(eta)
+        return eta != first and answered(curve, eta)
+
+    monkeypatch.setattr("calibayes.calibration.answered", elsewhere)
+    moved = result.intervals(of=VECTORS)
+    assert asked[0] == first
+    assert asked[-1] != first
+    np.testing.assert_allclose(moved.eta, near.eta, rtol=0.1)
+    np.testing.assert_allclose(moved.bounds, near.bounds, atol=0.08 * np.diff(near.bounds).min())
+    assert moved.converged.all()

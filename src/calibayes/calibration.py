@@ -16,7 +16,7 @@ from jaxtyping import Float, PRNGKeyArray, PyTree
 from calibayes.bootstrap import Bootstrap
 from calibayes.checks import CalibrationWarning, as_key, check_counts, check_eta, check_level
 from calibayes.combinations import answered, curves
-from calibayes.curve import Coverage, critical_levels
+from calibayes.curve import Coverage, Curve, critical_levels
 from calibayes.found import Found
 from calibayes.functions import as_float
 from calibayes.loop import Loop
@@ -30,6 +30,9 @@ from calibayes.target import make_target
 
 _AT_ONCE = 256
 """Linear combinations whose levels on every row are held at a time."""
+_ROUNDS = 6
+_WORTH_A_MOVE = 3
+"""So many combinations that are far from where the particles are have them moved there; fewer are done one by one."""
 _REPORTED = 4_000
 """Draws of the calibrated posterior that are handed over, at most."""
 
@@ -145,24 +148,40 @@ class Calibration:
         )
 
     def _near(self, level: float, vectors: np.ndarray, tails: list[float]) -> list["_Own | None"]:
-        """What particles near the joint eta can answer: nothing, if they do not deserve trust."""
-        loop, found = self.loop, self.found
-        if not found.converged:
-            return [None] * len(vectors)
-        own, data = curves(loop, found, level, vectors)
-        drawn = loop.target.constrained(data)
-        theta = np.asarray(drawn.theta[:, 0], np.float64)
-        answers: list[_Own | None] = []
-        for vector, curve in zip(vectors, own, strict=True):
-            if not answered(curve, found.sampled):
-                answers.append(None)
-                continue
-            eta = curve.eta_hat()
-            weights = np.asarray(shift(drawn, as_float(eta - found.sampled)).weights[0], np.float64)
-            bounds = np.quantile(vector @ theta, tails, weights=weights, method="inverted_cdf")
-            message = "; ".join([f"the {level:g} sets cover at {level:g}", *found.concerns])
-            answers.append(_Own(bounds, eta, curve.eta_se(), True, message, bool(found.concerns)))
+        """What particles near the joint eta can answer, and near some others; nothing, if they do not deserve trust."""
+        found = self.found
+        answers: list[_Own | None] = [None] * len(vectors)
+        left = np.arange(len(vectors)) if found.converged else np.empty(0, int)
+        for last in [False] * _ROUNDS + [True]:
+            if not len(left):
+                break
+            own, data = curves(self.loop, found, level, vectors[left])
+            wanted = []
+            for r, curve in zip(left, own, strict=True):
+                if answered(curve, found.sampled):
+                    answers[r] = self._answer(found, level, vectors[r], curve, data, tails)
+                else:
+                    wanted.append(float(np.clip(curve.eta_hat(), curve.etas[0], curve.etas[-1])))
+            left = np.array([r for r in left if answers[r] is None], int)
+            if len(left) < _WORTH_A_MOVE or last:
+                break
+            with LiveLine(False, 1) as live:
+                there = self.loop.moved(found, float(np.median(wanted)), live)
+            if there is None:
+                break
+            found = there
         return answers
+
+    def _answer(
+        self, found: Found, level: float, vector: np.ndarray, curve: Curve, data: Particles, tails: list[float]
+    ) -> "_Own":
+        eta = curve.eta_hat()
+        drawn = self.loop.target.constrained(shift(data, as_float(eta - found.sampled)))
+        weights = np.asarray(drawn.weights[0], np.float64)
+        values = vector @ np.asarray(drawn.theta[:, 0], np.float64)
+        bounds = np.quantile(values, tails, weights=weights, method="inverted_cdf")
+        message = "; ".join([f"the {level:g} sets cover at {level:g}", *found.concerns])
+        return _Own(bounds, eta, curve.eta_se(), True, message, bool(found.concerns))
 
     def _own(self, level: float, vector: np.ndarray, tails: list[float]) -> "_Own":
         own = self._at(level, Linear(vector))

@@ -46,7 +46,7 @@ def densities(ax: Any, result: Result, both: list, k: int) -> None:
         ax.plot(interval, [under, under], color=look["color"], lw=2.5, solid_capstyle="butt")
     ax.fill_between(at, density, color=AFTER, alpha=0.15, lw=0)
     ax.plot(result.estimate[k], under, "o", color="white", mec=AFTER, ms=4, mew=1.2)
-    ax.set(yticks=[], ylim=(-step * (len(both) + 1), 13 * step))
+    ax.set(yticks=[], ylim=(-step * (len(both) + 1), 13 * step), xlim=frame(both, k))
     ax.spines["left"].set_visible(False)
 
 
@@ -57,6 +57,17 @@ def contours(ax: Any, result: Result, both: list, i: int, j: int) -> None:
         ax.plot([], [], lw=1.3, label=label, **look)
     ax.contourf(x, y, density, [threshold, np.inf], colors=[AFTER], alpha=0.15)
     ax.plot(result.estimate[i], result.estimate[j], "o", color="white", mec=AFTER, ms=4, mew=1.2)
+    ax.set(xlim=frame(both, i), ylim=frame(both, j))
+
+
+def frame(both: list, k: int) -> tuple[float, float]:
+    """Where all draws are, but not much farther than the calibrated ones: the others may be of another order."""
+    ranges = [np.quantile(draws[:, k], [0.0005, 0.9995]) for draws, _, _ in both]
+    low, high = ranges[-1]
+    width = high - low
+    lowest, highest = min(own[0] for own in ranges), max(own[1] for own in ranges)
+    margin = 0.1 * width
+    return max(lowest, low - 1.5 * width) - margin, min(highest, high + 1.5 * width) + margin
 
 
 def smoothed(draws: Float[np.ndarray, " M"], low: float, high: float) -> tuple[np.ndarray, np.ndarray]:

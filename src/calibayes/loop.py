@@ -74,6 +74,16 @@ class Loop:
             again.converged, again.outcome = False, self.distrust
         return loop, again
 
+    def moved(self, found: Found, eta: float, live: LiveLine) -> Found | None:
+        """What is found with the particles at another learning rate, mended; None if they did not get there."""
+        state = self.sampler.move(self.target, found.state, eta, live.share)
+        try:
+            there = self._assess(self.sampler.mend(self.target, state, live.share), eta)
+        except _OutOfReachError:
+            return None
+        there.concerns = [*standing(found.concerns), *there.concerns]
+        return there
+
     def guarded(self, search: Callable[[], Found]) -> Found:
         """What a search finds; what it had, if it was cut short."""
         try:
