@@ -159,7 +159,8 @@ class Result:
             f"status          {'converged' if self.converged else 'NOT CONVERGED'}: {self.message}",
             "",
         ]
-        return "\n".join([*head, *_aligned(table)])
+        note = "All intervals are at this one learning rate; result.intervals() calibrates each by itself."
+        return "\n".join([*head, *_aligned(table), "", note])
 
     def to_datatree(self) -> Any:
         """An ArviZ DataTree: the calibrated posterior, the risk of its draws, the rows' critical levels, the trace.
