@@ -1,3 +1,4 @@
+import signal
 from pathlib import Path
 
 import jax
@@ -10,6 +11,10 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, which some of them send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -142,6 +142,7 @@ def test_auto_is_right_where_transport_is_not(kind):
     assert message == f"calibration: {result.message}."
 
 
+@pytest.mark.slow
 def test_a_wall_that_the_prior_tells_of_is_none():
     """In free coordinates the same posterior is one that maps can follow: no repair, no warning, no fallback."""
     problem = make(WALL, Telling)

@@ -281,6 +281,7 @@ def scaled():
     return cb.calibrate(model, {"y": y}, draws=draws, names=names, **options), y
 
 
+@pytest.mark.slow
 def test_a_bounded_model_calibrates_from_draws(scaled):
     """The reported draws are of the density at eta, integrated on a grid; the mean within four of its errors."""
     result, y = scaled

@@ -118,6 +118,7 @@ def test_misspecified_stores_what_it_is_compared_with():
     assert plain.truth < calibrated.truth
 
 
+@pytest.mark.slow
 def test_what_the_truth_asks_for():
     """At that eta the level of the truth is 0.95, to four errors of a level from 1,000 draws, twice."""
     case = paper.table1_cases(1, [40], ["known"], ["box"], 0)[0]
