@@ -9,6 +9,7 @@ an int or what scikit-learn makes of it; unless told, two fits of the same data 
 the intercept, which is the prediction at the columns' means, followed by the coefficients.
 """
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,9 @@ from calibayes.result import Intervals, Result
 class _Linear(BaseEstimator):
     """What all of them share. A subclass names its parameters, and makes its loss of them."""
 
+    @abstractmethod
     def _loss(self) -> LinearLoss:
-        raise NotImplementedError
+        """Of its parameters."""
 
     def _calibrate(self, columns: np.ndarray, y: np.ndarray) -> Any:
         loss = self._loss()
