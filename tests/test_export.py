@@ -111,3 +111,9 @@ def test_files_that_are_none(result, tmp_path):
     other["posterior"].attrs = {}
     with pytest.raises(ValueError, match="not a calibration"):
         from_datatree(other)
+
+
+def test_a_region_that_is_only_a_name_cannot_be_asked(result):
+    back = from_datatree(dataclasses.replace(result, region=RATIO).to_datatree()).region
+    with pytest.raises(ValueError, match="only a name, Functional: pass the region itself"):
+        result.at(region=back)
