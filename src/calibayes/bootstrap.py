@@ -5,6 +5,8 @@ draw the row, from a key of its own (`fold_in(key, b)`), so that row b is the sa
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -13,7 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
+from calibayes.counts import Counts, Drawn, poisson_counts
 from calibayes.noise import row_keys
+
+MANY = 2**27
+"""Counts that are still stored, whichever bootstrap they are of."""
 
 
 class Bootstrap(eqx.Module):
@@ -31,6 +37,17 @@ class Bootstrap(eqx.Module):
     def counts(self, key: PRNGKeyArray, n: int) -> Float[Array, "B N"]:
         self.check(n)
         return _draw(self, row_keys(key, self.n_rows), n)
+
+
+def drawn(
+    rows: "Bootstrap | Float[np.ndarray, 'B N']", key: PRNGKeyArray, n: int
+) -> Float[np.ndarray, "B N"] | Callable[[int], Counts]:
+    """Rows of counts; or, if they are many and need not be stored, how to draw them in blocks of some length."""
+    if not isinstance(rows, Bootstrap):
+        return rows
+    if isinstance(rows, Poisson) and rows.n_rows * n > MANY:
+        return partial(Drawn.of, key, rows.n_rows, n)
+    return np.asarray(rows.counts(key, n))
 
 
 class Multinomial(Bootstrap):
@@ -70,10 +87,14 @@ class Bayesian(Bootstrap):
 
 
 class Poisson(Bootstrap):
-    """Independent Poisson(1) counts, which need no knowledge of N."""
+    """Independent Poisson(1) counts, which need no knowledge of N.
+
+    They follow from the row's key and the observation's number, and are drawn where they are needed instead of stored:
+    the one for large data.
+    """
 
     def row(self, key, n):
-        return jax.random.poisson(key, 1.0, (n,)).astype(float)
+        return poisson_counts(key[None], jnp.asarray(0), n + n % 2)[:n, 0]
 
 
 class Block(Bootstrap):

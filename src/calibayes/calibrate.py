@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from calibayes.bootstrap import Bootstrap
+from calibayes.bootstrap import Bootstrap, drawn
 from calibayes.calibration import Calibration, Problem
 from calibayes.checks import as_key, check_counts, check_data, check_draws, check_estimate, check_numbers, check_start
 from calibayes.fallback import make_sure
@@ -61,7 +61,8 @@ def calibrate(
             to fall back on; or `"smc"`, `"mcmc"`, or a `Transport(...)`, `SMC(...)` or `MCMC(...)`.
         search: the rule for the next eta; `Bracket()` for transport and `RobbinsMonro()` for the others, unless told.
         bootstrap: a number of rows (2,000 for transport and 500 for the others unless told), one of
-            `calibayes.bootstrap`, or counts (B, N).
+            `calibayes.bootstrap`, or counts (B, N). A number stands for the multinomial bootstrap; for Poisson's, which
+            is never stored, where B x N is large.
         estimate: what the sets should cover: `"mean"`, `"mode"`, `"minimizer"`, or `fn(draws, weights)`.
         eta_init: where the search starts. Unless told, where the posterior's spread matches the sandwich's for
             transport, 1 for the others.
@@ -91,7 +92,7 @@ def calibrate(
     check_draws(size, observations.dim)
 
     row_key, check_key, run_key = jax.random.split(as_key(seed), 3)
-    counts = np.asarray(rows.counts(row_key, observations.n)) if isinstance(rows, Bootstrap) else rows
+    counts = drawn(rows, row_key, observations.n)
     target = make_target(model, observations.data, counts, observations.dim)
     sampler.check(target)
     search_key, draw_key = jax.random.split(run_key)
@@ -120,7 +121,8 @@ def calibrate(
         "seed": seed,
     }
     drawn_from = rows if isinstance(rows, Bootstrap) else None
-    problem = Problem(model, data, observations.data, observations.names, drawn_from, counts, settings, draw_key)
+    kept = counts if isinstance(counts, np.ndarray) else None
+    problem = Problem(model, data, observations.data, observations.names, drawn_from, kept, settings, draw_key)
     with LiveLine(progress, size) as live:
         found = loop.run(live)
         if isinstance(sampler, Transport) and sampler.audit:

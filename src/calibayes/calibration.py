@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
-from calibayes.bootstrap import Bootstrap
+from calibayes.bootstrap import Bootstrap, drawn
 from calibayes.checks import CalibrationWarning, as_key, check_counts, check_eta, check_level
 from calibayes.combinations import answered, curves
 from calibayes.curve import Coverage, Curve, critical_levels
@@ -48,7 +48,8 @@ class Problem:
     names: Sequence[str]
     bootstrap: Bootstrap | None
     """What the rows were drawn from; None if they were given."""
-    counts: Float[np.ndarray, "B N"]
+    counts: Float[np.ndarray, "B N"] | None
+    """None if they were never stored."""
     settings: dict[str, Any]
     key: PRNGKeyArray
 
@@ -226,12 +227,13 @@ class Calibration:
                     "validate needs to know how to draw fresh rows, and the counts of this calibration were given: "
                     "pass bootstrap=, as to calibrate."
                 )
-        n = self.problem.counts.shape[1]
-        rows = check_counts(bootstrap, n, len(self.problem.counts))
+        n = len(jax.tree.leaves(self.problem.observations)[0])
+        rows = check_counts(bootstrap, n, self.loop.target.n_rows - 1)
         key = jax.random.fold_in(self.problem.key, 5) if seed is None else as_key(seed)
         row_key, begin_key, init_key = jax.random.split(key, 3)
-        counts = np.asarray(rows.counts(row_key, n)) if isinstance(rows, Bootstrap) else rows
-        target = make_target(self.problem.model, self.problem.observations, counts, self.loop.target.dim)
+        target = make_target(
+            self.problem.model, self.problem.observations, drawn(rows, row_key, n), self.loop.target.dim
+        )
         with LiveLine(False, 1) as live:
             return self.loop.elsewhere(self.found, target, begin_key, init_key, live)
 

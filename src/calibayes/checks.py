@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from calibayes.bootstrap import Bootstrap, Multinomial
+from calibayes.bootstrap import MANY, Bootstrap, Multinomial, Poisson
 from calibayes.estimate import ESTIMATES
 from calibayes.losses import Generic, LinearLoss
 from calibayes.model import GibbsModel
@@ -252,7 +252,8 @@ def check_counts(bootstrap: Any, n: int, default: int) -> Bootstrap | Float[np.n
     if bootstrap is None:
         bootstrap = default
     if isinstance(bootstrap, int | np.integer) and not isinstance(bootstrap, bool):
-        bootstrap = Multinomial(int(bootstrap))
+        # The multinomial's counts must be stored; on so many observations the two are one.
+        bootstrap = Poisson(int(bootstrap)) if int(bootstrap) * n > MANY else Multinomial(int(bootstrap))
     if isinstance(bootstrap, Bootstrap):
         _require_rows(bootstrap.n_rows)
         bootstrap.check(n)

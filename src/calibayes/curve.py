@@ -182,11 +182,12 @@ def _levels_on_grid(
     """Every row's critical level, and the median effective size, at each learning rate of a grid."""
 
     def one(at):
-        step, eta, point = at
+        step, eta, point, density = at
         weighted = shift(particles, step)
-        return critical_levels(target, weighted, eta, region, point), jnp.median(ess(weighted.log_weights))
+        levels = _levels(target, weighted, eta, region, Point(point, density))
+        return levels, jnp.median(ess(weighted.log_weights))
 
-    return jax.lax.map(one, (steps, etas, points))
+    return jax.lax.map(one, (steps, etas, points, _densities(target, etas, points)))
 
 
 @jit
@@ -194,12 +195,24 @@ def critical_levels(
     target: Target, particles: Particles, eta: Float[Array, ""], region: Region, point: Float[Array, " K"]
 ) -> Float[Array, " B"]:
     """The critical level of the point on every row; NaN where no particle has any weight."""
-    at = jnp.broadcast_to(point[:, None, None], (target.dim, target.n_rows, 1))
-    density_at = -eta * target.risk(at)[:, 0] + target.log_prior(at)[:, 0]
+    density = _densities(target, eta[None], point[None])[0]
+    return _levels(target, particles, eta, region, Point(point, density))
+
+
+def _levels(
+    target: Target, particles: Particles, eta: Float[Array, ""], region: Region, point: Point
+) -> Float[Array, " B"]:
     drawn = target.constrained(particles)
     cloud = Cloud(drawn.theta, drawn.weights, log_density(drawn, jnp.full(target.n_rows, eta)))
-    levels = region.critical_level(cloud, Point(point, jnp.where(jnp.isnan(density_at), -jnp.inf, density_at)))
+    levels = region.critical_level(cloud, point)
     return jnp.where((cloud.weights > 0).any(-1), levels, jnp.nan)
+
+
+def _densities(target: Target, etas: Float[Array, " G"], points: Float[Array, "G K"]) -> Float[Array, "G B"]:
+    """Of points on every row, each at its learning rate; all in one pass over the observations."""
+    at = jnp.broadcast_to(points.T[:, None], (target.dim, target.n_rows, len(points)))
+    density = -etas[None] * target.risk(at) + target.log_prior(at)
+    return jnp.where(jnp.isnan(density), -jnp.inf, density).T
 
 
 def grid_around(particles: Particles, eta: float, n_points: int = POINTS) -> Float[np.ndarray, " G"]:

@@ -350,7 +350,8 @@ class _OutOfReachError(Exception):
 
 def _require_digits(target: Target, eta: float) -> None:
     """Risks must be rounded to much less than what the posterior tells apart."""
-    rounding = eta * float(np.sqrt(np.square(np.spacing(np.abs(np.asarray(target.base)))).sum(0).max()))
+    by_block = np.abs(np.asarray(target.base).sum(1))
+    rounding = eta * float(np.sqrt(np.square(np.spacing(by_block)).sum()))
     if rounding > _ROUNDED:
         raise ValueError(
             f"the risk is so large, even at the posterior's mean, that {target.base.dtype} rounds eta * risk to "

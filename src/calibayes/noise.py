@@ -45,7 +45,11 @@ def uniforms(keys: Key[Array, " B"], count: int, size: int) -> Float[Array, "cou
     shape = (pairs, len(words), size)
     key = (jnp.broadcast_to(words[None, :, :1], shape), jnp.broadcast_to(words[None, :, 1:], shape))
     counter = (jax.lax.broadcasted_iota(jnp.uint32, shape, 0), jax.lax.broadcasted_iota(jnp.uint32, shape, 2))
-    bits = jnp.concatenate(threefry(key, counter))[:count]
+    return as_uniforms(jnp.concatenate(threefry(key, counter))[:count])
+
+
+def as_uniforms(bits: UInt32[Array, "..."]) -> Float[Array, "..."]:
+    """Uniform numbers inside (0, 1) from random words."""
     # The upper 23 bits as the fraction of a number in [1, 2); half a step further keeps it off both ends.
     fraction = jax.lax.bitcast_convert_type(bits >> np.uint32(9) | np.uint32(0x3F800000), jnp.float32) - 1
     return (fraction + np.float32(2**-24)).astype(float)

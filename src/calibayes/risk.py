@@ -20,37 +20,43 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-BLOCK = 8
-"""Observations unrolled in one pass over the particles."""
+from calibayes.counts import Counts
+
+_LONG, _SHORT, _FEW = 16, 8, 4
 UNROLLED = 64
 """Up to this many parameters predictions are unrolled sums, `CHAIN` terms at a time; beyond, matrix products."""
 CHAIN = 10
 
 
+def block_length(dim: int) -> int:
+    """Observations unrolled in one pass over the particles: as many as leave room for the parameters in registers."""
+    return _LONG if dim <= _FEW else _SHORT
+
+
 def weighted_risk(
     losses_of: Callable[[Any], list[Float[Array, "B M"]]],
     blocks: PyTree[Array],
-    base: Float[Array, "G B"],
-    counts: Float[Array, "G L B"],
+    base: Float[Array, "G L"],
+    counts: Counts,
     n_particles: int,
     finite: bool,
 ) -> Float[Array, "B M"]:
     """Sum over all observations of `counts * loss`, less the reference's own sum, block by block.
 
-    `losses_of(block)` gives the loss of every particle for each observation of a block, `base` the reference's risk on
-    the block. Where losses may be infinite, an observation that a row does not hold must not touch it: `0 * inf` is
-    left out.
+    `losses_of(block)` gives the loss of every particle for each observation of a block, `base` those of the reference.
+    Where losses may be infinite, an observation that a row does not hold must not touch it: `0 * inf` is left out.
     """
 
     def add(total, scanned):
-        block, base_block, counts_block = scanned
-        terms = [counts_block[i][:, None] * loss for i, loss in enumerate(losses_of(block))]
+        block, base_block, at = scanned
+        counted = counts.block(at)
+        terms = [counted[i][:, None] * loss for i, loss in enumerate(losses_of(block))]
         if not finite:
-            terms = [jnp.where(counts_block[i][:, None] != 0, term, 0.0) for i, term in enumerate(terms)]
-        return total + (sum(terms[1:], terms[0]) - base_block[:, None]), None
+            terms = [jnp.where(counted[i][:, None] != 0, term, 0.0) for i, term in enumerate(terms)]
+        return total + (sum(terms[1:], terms[0]) - (base_block @ counted)[:, None]), None
 
-    start = jnp.zeros((counts.shape[-1], n_particles), base.dtype)
-    return jax.lax.scan(add, start, (blocks, base, counts))[0]
+    start = jnp.zeros((counts.n_rows, n_particles), base.dtype)
+    return jax.lax.scan(add, start, (blocks, base, counts.blocks))[0]
 
 
 def linear_losses(

@@ -26,7 +26,7 @@ from calibayes.together import jit
 def influences(target: Target, particles: Particles, eta: Float[Array, " R"]) -> Float[Array, "K N"]:
     """Of every observation on the data's posterior, given particles of it in R populations, each at its eta.
 
-    Observations that fill up the last block come along.
+    Zero for those that only fill up the last block.
     """
     theta = particles.theta
     centred = theta - mean(theta, particles.weights)[:, :, None]
@@ -38,14 +38,14 @@ def influences(target: Target, particles: Particles, eta: Float[Array, " R"]) ->
         return None, -scaled @ jnp.where(jnp.isfinite(losses), losses, 0.0).T
 
     _, by_block = jax.lax.scan(block, None, target.data)
-    return jnp.moveaxis(by_block, 0, 1).reshape(len(theta), -1)
+    of_all = jnp.moveaxis(by_block, 0, 1).reshape(len(theta), -1)
+    return jnp.where(jnp.arange(of_all.shape[1])[None] < target.counts.n, of_all, 0.0)
 
 
 @jit
 def matching_eta(target: Target, particles: Particles, eta: Float[Array, " R"]) -> Float[Array, ""]:
     """The learning rate at which the posterior's covariance meets the sandwich, from particles at `eta`."""
-    held = target.counts[:, :, 0].reshape(-1) > 0
-    moves = jnp.where(held[None], influences(target, particles, eta), 0.0)
+    moves = influences(target, particles, eta)
     within = covariance(particles.theta, particles.weights) * eta[:, None, None]
     whiten = inverse_factor(factor(within.mean(0, keepdims=True)))[0]
     return len(moves) / jnp.square(whiten @ moves).sum()
@@ -53,6 +53,15 @@ def matching_eta(target: Target, particles: Particles, eta: Float[Array, " R"]) 
 
 def shifts(target: Target, influence: Float[Array, "K N"]) -> Float[Array, "K B"]:
     """How far each row's counts move the mean. A row's total matters for its spread and not for its place."""
-    counts = target.counts.reshape(-1, target.n_rows)
-    held = (counts[:, :1] > 0).astype(counts.dtype)
-    return influence @ (counts * (held.sum() / counts.sum(0))[None] - held)
+    counts = target.counts
+    by_block = jnp.moveaxis(influence.reshape(len(influence), *target.base.shape), 1, 0)
+
+    def add(sums, scanned):
+        moves, at = scanned
+        counted = counts.block(at)
+        moved, total = sums
+        return (moved + moves @ counted, total + counted.sum(0)), None
+
+    start = jnp.zeros((len(influence), counts.n_rows)), jnp.zeros(counts.n_rows)
+    (moved, totals), _ = jax.lax.scan(add, start, (by_block, counts.blocks))
+    return moved * (counts.n.astype(float) / totals)[None] - influence.sum(1)[:, None]

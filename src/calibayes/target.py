@@ -11,10 +11,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from calibayes.coordinates import Coordinates
+from calibayes.counts import Counts, Stored
 from calibayes.losses import LinearLoss
 from calibayes.model import GibbsModel
 from calibayes.particles import Particles, uniform_log_weights
-from calibayes.risk import BLOCK, generic_losses, linear_losses, weighted_risk
+from calibayes.risk import block_length, generic_losses, linear_losses, weighted_risk
+from calibayes.risk_gpu import risk_in_chunks, suits
 from calibayes.together import jit
 
 
@@ -29,10 +31,10 @@ class Target(eqx.Module):
     model: GibbsModel
     data: PyTree[Array]
     """Blocks of observations; for linear losses `(x, y, offset)`, the prediction `offset + x @ (theta - reference)`."""
-    counts: Float[Array, "G L B"]
+    counts: Counts
     reference: Float[Array, " K"]
-    base: Float[Array, "G B"]
-    """The risk of the reference on every block, row by row."""
+    base: Float[Array, "G L"]
+    """The loss of the reference for every observation."""
     coordinates: Coordinates
 
     @property
@@ -41,7 +43,7 @@ class Target(eqx.Module):
 
     @property
     def n_rows(self) -> int:
-        return self.counts.shape[-1]
+        return self.counts.n_rows
 
     @property
     def linear(self) -> bool:
@@ -50,27 +52,33 @@ class Target(eqx.Module):
     @eqx.filter_jit
     def row(self, index: int) -> "Target":
         """The target of one row alone."""
-        at = slice(index, index + 1)
-        return replace(self, counts=self.counts[:, :, at], base=self.base[:, at])
+        return self.rows(jnp.asarray([index]))
 
     @eqx.filter_jit
     def rows(self, indices: Int[Array, " R"]) -> "Target":
         """The target of some rows, in this order; a row may come again."""
-        return replace(self, counts=self.counts[:, :, indices], base=self.base[:, indices])
+        return replace(self, counts=self.counts.rows(indices))
 
     def risk(self, theta: Float[Array, "K B M"]) -> Float[Array, "B M"]:
         """Risk relative to the reference. Infinite is a density of zero; NaN, a loss that failed."""
-        loss = self.model.loss
-        finite = isinstance(loss, LinearLoss) and loss.finite
-        risk = weighted_risk(self._losses(theta), self.data, self.base, self.counts, theta.shape[-1], finite)
+        loss, size = self.model.loss, theta.shape[-1]
+        if isinstance(loss, LinearLoss):
+            theta, finite = theta - self.reference[:, None, None], loss.finite
+            by_scan = lambda theta: weighted_risk(
+                linear_losses(loss.rho, theta), self.data, self.base, self.counts, size, finite
+            )
+            by_kernel = lambda theta: risk_in_chunks(loss.rho, theta, self.data, self.base, self.counts, finite)
+            if suits(loss.rho, theta):
+                risk = jax.lax.platform_dependent(theta, cuda=by_kernel, default=by_scan)
+            else:
+                risk = by_scan(theta)
+        else:
+            risk = weighted_risk(generic_losses(loss, theta), self.data, self.base, self.counts, size, finite=False)
         return jnp.where(risk == -jnp.inf, jnp.nan, risk)
 
     def losses(self, z: Float[Array, "K B M"]) -> Callable[[Any], list[Float[Array, "B M"]]]:
         """A function of a block of observations: the loss of every particle for each of them."""
-        return self._losses(self.coordinates.constrain(z))
-
-    def _losses(self, theta):
-        loss = self.model.loss
+        theta, loss = self.coordinates.constrain(z), self.model.loss
         if isinstance(loss, LinearLoss):
             return linear_losses(loss.rho, theta - self.reference[:, None, None])
         return generic_losses(loss, theta)
@@ -109,14 +117,15 @@ def log_density(particles: Particles, eta: Float[Array, " B"]) -> Float[Array, "
 evaluate = jit(Target.evaluate)
 
 
-def make_target(model: GibbsModel, data: Any, counts: np.ndarray, dim: int) -> Target:
-    """The target of checked data (arrays on the host) and bootstrap counts (B, N), the data put first.
+def make_target(model: GibbsModel, data: Any, counts: np.ndarray | Callable[[int], Counts], dim: int) -> Target:
+    """The target of checked data (arrays on the host) and bootstrap counts, the data put first.
 
-    The first reference of a location loss is the least-squares fit, taken off y in float64, so that y loses no
-    digits to a large offset. Any other loss starts from zero.
+    Counts are rows (B, N), or a function that makes them for blocks of a given length. The first reference of a
+    location loss is the least-squares fit, taken off y in float64, so that y loses no digits to a large offset. Any
+    other loss starts from zero.
     """
     n = len(jax.tree.leaves(data)[0])
-    rows = np.concatenate([np.ones((1, n), np.float32), np.asarray(counts, np.float32)])
+    length = block_length(dim)
     reference = np.zeros(dim)
     if isinstance(model.loss, LinearLoss):
         x, y = data
@@ -127,10 +136,10 @@ def make_target(model: GibbsModel, data: Any, counts: np.ndarray, dim: int) -> T
         data = (x, y, np.zeros(n))
     target = Target(
         model=model,
-        data=jax.tree.map(lambda leaf: _blocks(leaf, fill=leaf[-1]), data),
-        counts=_blocks(rows.T, fill=np.zeros(len(rows), np.float32)),
+        data=jax.tree.map(lambda leaf: _blocks(leaf, length), data),
+        counts=counts(length) if callable(counts) else Stored.of(np.asarray(counts), length),
         reference=jnp.asarray(reference, float),
-        base=jnp.zeros((-(-n // BLOCK), len(rows))),
+        base=jnp.zeros((-(-n // length), length)),
         coordinates=Coordinates.of(model.prior, dim),
     )
     return target.recentre(target.reference)
@@ -147,12 +156,12 @@ def _recentre(target: Target, reference: Float[Array, " K"]) -> Target:
         base = jax.vmap(jax.vmap(loss.rho))(data[2], data[1])
     else:
         base = jax.vmap(jax.vmap(loss, (None, 0)), (None, 0))(reference, data).astype(float)
-    base = jnp.einsum("gl,glb->gb", jnp.where(jnp.isfinite(base), base, 0.0), target.counts)
-    return replace(target, data=data, reference=reference, base=base)
+    return replace(target, data=data, reference=reference, base=jnp.where(jnp.isfinite(base), base, 0.0))
 
 
-def _blocks(leaf: np.ndarray, fill: Any) -> Array:
-    padding = np.broadcast_to(fill, (-len(leaf) % BLOCK, *leaf.shape[1:]))
-    blocks = np.concatenate([leaf, padding]).reshape(-1, BLOCK, *leaf.shape[1:])
+def _blocks(leaf: np.ndarray, length: int) -> Array:
+    """Observations in blocks, the last filled up with the last of them."""
+    padding = np.broadcast_to(leaf[-1], (-len(leaf) % length, *leaf.shape[1:]))
+    blocks = np.concatenate([leaf, padding]).reshape(-1, length, *leaf.shape[1:])
     is_float = np.issubdtype(leaf.dtype, np.floating)
     return jnp.asarray(blocks, float if is_float else None)

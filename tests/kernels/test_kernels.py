@@ -129,7 +129,7 @@ def test_polson_scott_refuses_other_models():
         PolsonScott().check(target)
     svm = svm_target()
     with pytest.raises(ValueError, match="at least zero"):
-        PolsonScott().check(replace(svm, counts=svm.counts - 0.1))
+        PolsonScott().check(replace(svm, counts=replace(svm.counts, array=svm.counts.array - 0.1)))
 
 
 @pytest.mark.parametrize(("mu", "shape"), [(0.05, 1.0), (2.0, 1.0), (300.0, 1.0), (5.0, 0.04)])

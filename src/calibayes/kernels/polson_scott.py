@@ -31,7 +31,7 @@ class PolsonScott(Kernel):
                 "kernel PolsonScott samples losses.Hinge with priors.Laplace; got "
                 f"{type(target.model.loss).__name__} with {type(target.model.prior).__name__}. Use RAM or RWMH."
             )
-        if bool((target.counts < 0).any()):
+        if bool((target.counts.every() < 0).any()):
             raise ValueError("kernel PolsonScott needs counts of at least zero; use RAM or RWMH.")
 
     def init(self, covariance):
@@ -39,7 +39,7 @@ class PolsonScott(Kernel):
 
     def step(self, keys, target, eta, particles, adaptation, adapt):
         x, y, _ = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in target.data)
-        weights = eta[:, None] * target.counts.reshape(-1, target.n_rows).T
+        weights = eta[:, None] * target.counts.every().T
         prior = target.model.prior
         loc, scale = (jnp.broadcast_to(p, (target.dim,)) for p in (prior.loc, prior.scale))
 

@@ -97,8 +97,7 @@ def _wald_levels(result: cb.Result, theta: tuple[float, float]) -> dict[str, flo
     of_each = np.asarray(
         influences(loop.target, pool.particles, as_float(np.full(pool.particles.risk.shape[0], pool.eta))), np.float64
     )
-    held = np.asarray(loop.target.counts)[:, :, 0].reshape(-1) > 0
-    covariance = of_each[:, held] @ of_each[:, held].T
+    covariance = of_each @ of_each.T
     away = np.array(theta) - np.asarray(pool.particles.theta, np.float64).mean((1, 2))
     distance = away @ np.linalg.solve(covariance, away)
     return {"ellipsoid": 1 - math.exp(-distance / 2), "slope": math.erf(abs(away[1]) / math.sqrt(2 * covariance[1, 1]))}

@@ -1,0 +1,135 @@
+"""How often each observation counts on each row, block by block.
+
+Whoever goes over the observations asks for one block of counts at a time, and need not know whether they lie in an
+array or are drawn as they are needed. Row 0 is the data: every observation once.
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key, Num, PRNGKeyArray, UInt32
+
+from calibayes.noise import as_uniforms, row_keys, threefry
+
+
+class Counts(eqx.Module):
+    """Counts of G blocks of L observations on B rows. Observations that only fill up the last block count nowhere."""
+
+    n: Int[Array, ""]
+    """Observations that are none of those."""
+
+    @property
+    @abstractmethod
+    def n_rows(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def blocks(self) -> Array:
+        """What to scan over."""
+
+    @abstractmethod
+    def block(self, at: Array) -> Float[Array, "L B"]:
+        """The counts of one block, given its element of `blocks`."""
+
+    @abstractmethod
+    def rows(self, indices: Int[Array, " R"]) -> "Counts":
+        """Some rows, in this order; a row may come again."""
+
+    def every(self) -> Float[Array, "N B"]:
+        """All of them at once."""
+        return jax.lax.map(self.block, self.blocks).reshape(-1, self.n_rows)
+
+    def totals(self) -> Float[Array, " B"]:
+        """Of all observations, row by row."""
+        start = jnp.zeros(self.n_rows)
+        return jax.lax.scan(lambda total, at: (total + self.block(at).sum(0), None), start, self.blocks)[0]
+
+
+class Stored(Counts):
+    """Counts in an array."""
+
+    array: Float[Array, "G L B"]
+
+    @staticmethod
+    def of(counts: Num[np.ndarray, "B N"], length: int) -> "Stored":
+        """Given rows, after the data's own."""
+        n_rows, n = counts.shape
+        array = np.zeros((-(-n // length) * length, n_rows + 1), np.float32)
+        array[:n, 0] = 1
+        array[:n, 1:] = counts.T
+        return Stored(jnp.asarray(n), jnp.asarray(array.reshape(-1, length, n_rows + 1), float))
+
+    @property
+    def n_rows(self) -> int:
+        return self.array.shape[-1]
+
+    @property
+    def blocks(self) -> Array:
+        return self.array
+
+    def block(self, at):
+        return at
+
+    def rows(self, indices):
+        return Stored(self.n, self.array[:, :, indices])
+
+
+class Drawn(Counts):
+    """Poisson counts drawn from the row's key and the observation's number whenever they are asked for.
+
+    Nothing of size B x N is ever stored, and whoever holds some of the observations needs nothing from the others.
+    """
+
+    keys: Key[Array, " B"]
+    is_data: Float[Array, " B"]
+    """One for the data's row, which draws nothing."""
+    firsts: Int[Array, " G"]
+    """The number of the first observation of each block."""
+    length: int = eqx.field(static=True)
+
+    @staticmethod
+    def of(key: PRNGKeyArray, n_rows: int, n: int, length: int) -> "Drawn":
+        """Rows as `bootstrap.Poisson` has them, after the data's own."""
+        keys = row_keys(key, n_rows)
+        firsts = jnp.arange(-(-n // length)) * length
+        is_data = jnp.zeros(n_rows + 1).at[0].set(1.0)
+        return Drawn(jnp.asarray(n), jnp.concatenate([keys[:1], keys]), is_data, firsts, length)
+
+    @property
+    def n_rows(self) -> int:
+        return self.keys.shape[0]
+
+    @property
+    def blocks(self) -> Array:
+        return self.firsts
+
+    def block(self, at):
+        drawn = poisson_counts(self.keys, at, self.length)
+        counts = jnp.where(self.is_data[None] > 0, 1.0, drawn)
+        return jnp.where((at + jnp.arange(self.length) < self.n)[:, None], counts, 0.0)
+
+    def rows(self, indices):
+        return Drawn(self.n, self.keys[indices], self.is_data[indices], self.firsts, self.length)
+
+
+def poisson_counts(keys: Key[Array, " B"], first: Int[Array, ""], length: int) -> Float[Array, "L B"]:
+    """Poisson(1) counts of an even number of observations from an even one on, from each row's key."""
+    words = jax.random.key_data(keys)
+    shape = (length // 2, len(words))
+    key = (jnp.broadcast_to(words[None, :, 0], shape), jnp.broadcast_to(words[None, :, 1], shape))
+    pair = (first // 2).astype(jnp.uint32) + jax.lax.broadcasted_iota(jnp.uint32, shape, 0)
+    bits: UInt32[Array, "P 2 B"] = jnp.stack(threefry(key, (jnp.zeros(shape, jnp.uint32), pair)), 1)
+    uniform = as_uniforms(bits.reshape(length, -1))
+    return sum(((uniform > below).astype(float) for below in _POISSON), jnp.zeros_like(uniform))
+
+
+def _poisson(most: int) -> list[float]:
+    """The distribution function of Poisson(1) at 0, 1, ...: beyond `most` there is less than float32 can tell."""
+    probabilities = np.exp(-1) / np.cumprod(np.maximum(np.arange(most + 1), 1.0))
+    return [float(p) for p in np.cumsum(probabilities)]
+
+
+_POISSON = _poisson(9)
