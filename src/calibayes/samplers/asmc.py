@@ -152,7 +152,7 @@ def stay(
     target: Target,
     walkers: Walkers,
     kernel: Kernel,
-    n_moves: Int[Array, ""],
+    n_moves: Int[Array, ""] | int,
     still: Bool[Array, " B"],
 ) -> Walkers:
     """Some moves of every row where it is, but for rows that keep still."""

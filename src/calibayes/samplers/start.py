@@ -36,6 +36,7 @@ _LOOK_EVERY = 4
 _MOST_RUNGS = 2_000
 _FROM_ELSEWHERE = 64
 _PATIENCE = 200
+_AT_ONCE = 64
 
 CREW = 20
 """Rows that are sampled at once where a few are: the populations of a pool, an audit, a repair. One shape, so that
@@ -120,9 +121,11 @@ def by_mcmc(
 def _until_settled(
     keys: Key[Array, " B"], target: Target, walkers: Walkers, memory: "_Memory", max_moves: int
 ) -> tuple[Walkers, "_Memory"]:
-    for done in range(_LOOK_EVERY, max_moves + 1, _LOOK_EVERY):
-        walkers = stay(keys, target, walkers, COARSE.kernel, jnp.asarray(_LOOK_EVERY), memory.settled)
-        memory = memory.after(walkers)
+    done = 0
+    while done + _LOOK_EVERY <= max_moves:
+        left, patience = jnp.asarray(max_moves - done), jnp.asarray(_PATIENCE - done)
+        moves, walkers, memory = _settle(keys, target, walkers, memory, left, patience)
+        done += int(moves)
         restless = np.flatnonzero(~np.asarray(memory.settled))
         if not len(restless):
             break
@@ -135,6 +138,34 @@ def _until_settled(
             places = np.where(np.arange(CREW) < len(restless), np.resize(restless, CREW), target.n_rows)
             return _put_back(walkers, memory, jnp.asarray(places), *few)
     return walkers, memory
+
+
+@jit
+def _settle(
+    keys: Key[Array, " B"],
+    target: Target,
+    walkers: Walkers,
+    memory: "_Memory",
+    left: Int[Array, ""],
+    patience: Int[Array, ""],
+) -> tuple[Int[Array, ""], Walkers, "_Memory"]:
+    """Moves until all rows have settled or, out of patience, all but a few; and their number.
+
+    Not too many at once, so that there is a moment to be interrupted in.
+    """
+
+    def going_on(carry):
+        done, _, memory = carry
+        restless = (~memory.settled).sum()
+        a_few = (done >= patience) & (restless <= CREW) & (target.n_rows > CREW)
+        return (restless > 0) & ~a_few & (done + _LOOK_EVERY <= left) & (done < _AT_ONCE)
+
+    def look(carry):
+        done, walkers, memory = carry
+        walkers = stay(keys, target, walkers, COARSE.kernel, _LOOK_EVERY, memory.settled)
+        return done + _LOOK_EVERY, walkers, memory.after(walkers)
+
+    return jax.lax.while_loop(going_on, look, (jnp.zeros_like(left), walkers, memory))
 
 
 def moved(
