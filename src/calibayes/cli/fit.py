@@ -188,25 +188,26 @@ def fit(
         asked = cb.losses.Huber(design.usual_delta(chosen.columns, y))
     with _collected() as warned:
         with _bad_input():
-            result = cb.calibrate(
-                cb.GibbsModel(asked, design.prior(asked, y)),
-                (design.matrix(chosen.columns), y),
+            result = design.calibrate(
+                asked,
+                chosen.columns,
+                y,
                 level=level,
                 region=region.value,
                 bootstrap=bootstrap if chosen.groups is None else cb.bootstrap.Cluster(bootstrap, chosen.groups),
-                names=design.names(chosen.names),
+                names=chosen.names,
+                call=shlex.join(["calibayes", *sys.argv[1:]]),
                 seed=seed,
             )
-        if save is not None:
-            result.save(save)
         with Console(stderr=True).status("calibrating each coefficient's interval"):
             own = result.intervals()
-        call = shlex.join(["calibayes", *sys.argv[1:]])
+        if save is not None:
+            result.save(save)
         if report is not None:
-            _write_report(result, report, call, own)
-    fitted = Fitted(result, own, asked, chosen, data.name, classes, warned)
+            _write_report(result, report, own)
+    fitted = Fitted(result, own, asked, chosen, design, data.name, classes, warned)
     if json:
-        typer.echo(as_json(fitted, call))
+        typer.echo(as_json(fitted))
     else:
         show(fitted)
         for path in (save, report):
@@ -235,7 +236,7 @@ def report(
         raise typer.BadParameter(str(error)) from None
     except (ValueError, KeyError, OSError):
         raise typer.BadParameter(f"{result} is no result that calibayes has saved.") from None
-    _write_report(loaded, out, None, None)
+    _write_report(loaded, out, loaded.kept)
     typer.echo(f"wrote {out}")
 
 
@@ -274,10 +275,10 @@ def _require_rows(rows: int, coefficients: int) -> None:
         )
 
 
-def _write_report(result: Result, path: Path, call: str | None, own: Intervals | None) -> None:
+def _write_report(result: Result, path: Path, own: Intervals | None) -> None:
     from calibayes.report import write
 
-    write(result, path, call=call, intervals=own or False)
+    write(result, path, intervals=own or False)
 
 
 def _writable(path: Path | None, suffix: str) -> None:

@@ -13,10 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from calibayes.cli.tables import Chosen
+from calibayes.design import Design
 from calibayes.export import versions
 from calibayes.losses import Expectile, Hinge, Huber, LinearLoss, Quantile
 from calibayes.result import Intervals, Result
 
+_FAR = 5.0
+"""Standard deviations of a column from which on zero is far outside of it."""
 _CALLED = {"Absolute": "Least absolute error", "Squared": "Least squares"}
 
 
@@ -28,6 +31,7 @@ class Fitted:
     own: Intervals
     loss: LinearLoss
     chosen: Chosen
+    design: Design
     file: str
     classes: list[str] | None
     """What -1 and 1 are called."""
@@ -66,7 +70,7 @@ def _kind(loss: LinearLoss) -> str:
     return f"{_CALLED.get(name, name)} regression"
 
 
-def as_json(fitted: Fitted, call: str) -> str:
+def as_json(fitted: Fitted) -> str:
     result, own, loss = fitted.result, fitted.own, fitted.loss
     parameters = {name: float(value) for name, value in vars(loss).items()}
     coefficients = [
@@ -84,7 +88,7 @@ def as_json(fitted: Fitted, call: str) -> str:
         for k, name in enumerate(result.names)
     ]
     said = {
-        "call": call,
+        "call": result.settings["call"],
         "fitted": fitted.title,
         "target": fitted.chosen.target,
         "classes": fitted.classes,
@@ -130,7 +134,7 @@ def show(fitted: Fitted) -> None:
     if fitted.classes is not None:
         said.append("A coefficient above zero speaks for {1}, below zero for {0}.".format(*fitted.classes))
     if fitted.chosen.intercept and fitted.chosen.names:
-        said.append("The intercept is the prediction with every column at its mean.")
+        said.append(f"The intercept is the prediction where every column is zero{_how_far(fitted)}.")
     console.print(" ".join(said), style="dim", markup=False)
     console.print()
     lost: dict[str, list[str]] = {}
@@ -142,6 +146,14 @@ def show(fitted: Fitted) -> None:
         *(("status", f"NOT CONVERGED: {', '.join(names)}: {message}") for message, names in lost.items()),
         *(("note", note) for note in fitted.notes),
     )
+
+
+def _how_far(fitted: Fitted) -> str:
+    """The column whose values are farthest from zero, if that is far outside of them."""
+    design = fitted.design
+    away = np.abs(design.means) / design.spreads
+    far = int(np.argmax(away))
+    return f", far outside of the data ({fitted.chosen.names[far]})" if away[far] > _FAR else ""
 
 
 def _table(fitted: Fitted, percent: str) -> Table:

@@ -48,10 +48,10 @@ def write(
         title: of the page.
         call: the code that gave the result; put together from its settings unless told.
         intervals: each parameter's own, as `result.intervals()` gives them; or whether to ask for them. Unless told,
-            if the result can be asked and has ten parameters or fewer.
+            if they are there, or the result can be asked and has ten parameters or fewer.
     """
     if intervals is None:
-        intervals = result.calibration is not None and len(result.names) <= _QUICK
+        intervals = result.kept or (result.calibration is not None and len(result.names) <= _QUICK)
     own = intervals if isinstance(intervals, Intervals) else result.intervals() if intervals else None
     result = replace(result, settings=revived(result.settings))
     path = Path(path)

@@ -27,6 +27,22 @@ _WIDTH = 88
 
 def call_of(result: Result) -> str:
     """A script from the settings; what cannot be written down is a name that stands for it."""
+    given = result.settings.get("call")
+    return _script(result) if given is None else _since(result, str(given))
+
+
+def _since(result: Result, call: str) -> str:
+    """The call that was made, and what its result was asked then."""
+    asked = {}
+    if result.level != result.settings["level"]:
+        asked["level"] = source(float(result.level))
+    if result.region.name != result.settings["region"]:
+        asked["region"] = _region(result.region)
+    changed = ", ".join(f"{name}={value}" for name, value in asked.items())
+    return f"{call}\nresult = result.at({changed})" if asked else call
+
+
+def _script(result: Result) -> str:
     lines = list[str]()
     if isinstance(result.model, GibbsModel):
         lines.append(f"model = {_model(result.model, len(result.names))}")

@@ -54,7 +54,11 @@ def _model(result: Result) -> str:
     sizes = f"There are {parameters}" + (f" and {n:,} observations." if n else ".")
     if result.model is None:
         return sizes
-    return f"The risk is the sum over observations of {_loss(result.model.loss)}; {_prior(result.model.prior)} {sizes}"
+    text = f"The risk is the sum over observations of {_loss(result.model.loss)}; {_prior(result.model.prior)} {sizes}"
+    if result.settings.get("centred"):
+        text += " Columns were centred to sample, and the prior is for that. "
+        text += "The intercept that is reported is the prediction where every column is zero."
+    return text
 
 
 def _loss(loss: Any) -> str:
