@@ -214,7 +214,10 @@ def test_not_two_classes():
         (["--target", "y", "--columns", "a", "--bootstrap", "5"], "at least 20 rows"),
         (["--target", "y", "--save", "result.pkl"], "must end in .nc"),
         (["--target", "y", "--report", "no/such/page.html"], "no folder"),
-        (["--target", "y", "--loss", "huberr"], "'huber'"),
+        (["--target", "y", "--loss", "huberr"], "Did you mean huber? There are quantile, absolute"),
+        (["--target", "y", "--loss", "median"], "there is no 'median'. Did you mean quantile?"),
+        (["--target", "y", "--loss", "xyz"], "there is no 'xyz'. There are quantile, absolute"),
+        (["--target", "y", "--region", "boxes"], "Did you mean box? There are hpd, ellipsoid"),
     ],
 )
 def test_bad_input(args, said, path):

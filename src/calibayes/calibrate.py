@@ -118,6 +118,7 @@ def calibrate(
         "max_iterations": max_iterations,
         "draws": draws is not None,
         "seed": seed,
+        "n": observations.n,
     }
     drawn_from = rows if isinstance(rows, Bootstrap) else None
     problem = Problem(model, data, observations.data, observations.names, drawn_from, counts, settings, draw_key)

@@ -103,12 +103,13 @@ def _reasons(found: list[Check]) -> str:
     worse = [check for check in found if check.grade > Grade.GOOD]
     if not worse:
         return f"<p>All {len(found)} checks are passed; they are listed below.</p>"
+    worse.sort(key=lambda check: -check.grade)
     lines = (f"<li><b>{escape(check.name)}:</b> {escape(check.value)}. {escape(check.meaning)}</li>" for check in worse)
     return f"<ul>{''.join(lines)}</ul>"
 
 
 def _check(check: Check) -> str:
-    said = {Grade.GOOD: "good", Grade.CARE: "with care", Grade.BAD: "bad"}[check.grade]
+    said = {Grade.GOOD: "good", Grade.NOTED: "noted", Grade.CARE: "with care", Grade.BAD: "bad"}[check.grade]
     return (
         f'<tr class="{check.grade.name.lower()}"><th scope="row">{escape(check.name)}</th>'
         f'<td><span class="mark">{said}</span></td><td>{escape(check.value)}</td><td>{escape(check.meaning)}</td></tr>'
