@@ -263,7 +263,9 @@ def test_loaded_results_say_the_same(quiet, page_of):
     loaded = page_of(replace(quiet, model=None, data=None, counts=None, settings=text))
     assert loaded.by_tag["td"] == before.by_tag["td"]
     assert loaded.by_id["verdict"] == before.by_id["verdict"]
-    assert loaded.by_tag["pre"][0] == re.sub(r"model = .*\n", "", before.by_tag["pre"][0])
+    assert loaded.by_tag["pre"][0] == re.sub(r"model = .*\n", "", before.by_tag["pre"][0]).replace(
+        "# With data", "# With data, model"
+    )
 
 
 def test_own_intervals_are_a_choice(result, quiet, page_of):
@@ -281,6 +283,14 @@ def test_call_gives_the_result_again(result):
     exec(call_of(result).replace("seed=0", "seed=0, progress=False"), names)
     assert names["result"].eta == result.eta
     assert names["result"].names == result.names
+
+
+def test_call_names_what_it_needs(result):
+    assert call_of(result).startswith("# With data as they were.\nimport calibayes as cb\n")
+    own = replace(result, model=cb.GibbsModel(own_loss, cb.priors.Normal(), dim=2))
+    assert call_of(replace(own, settings=own.settings | {"draws": True})).startswith("# With data, draws, own_loss as")
+    asked = replace(result, settings=result.settings | {"call": "calibayes fit a.csv", "level": 0.95, "region": "HPD"})
+    assert call_of(asked) == "calibayes fit a.csv"
 
 
 def own_loss(theta, datum):
