@@ -160,6 +160,13 @@ class Result:
             f"of {self.level:g} {self.region.name} sets, {len(self.trace)} iterations){state}"
         )
 
+    @property
+    def means(self) -> Float[np.ndarray, " K"]:
+        """Of the calibrated posterior: from all its particles where that is the estimate, else from the draws."""
+        if str(self.settings.get("estimate")).strip("'") == "mean":
+            return np.asarray(self.estimate, np.float64)
+        return self.draws.mean(0)
+
     def marginal_intervals(self) -> Float[np.ndarray, "K 2"]:
         """Equal-tailed marginal intervals of the calibrated posterior, all at the one eta."""
         tail = (1 - self.level) / 2
@@ -171,8 +178,7 @@ class Result:
         table = [["", "mean", "sd", f"{percent} low", f"{percent} high"]]
         intervals = self.marginal_intervals()
         for k, name in enumerate(self.names):
-            column = self.draws[:, k]
-            table.append([name, *(f"{v:.4g}" for v in (column.mean(), column.std(), *intervals[k]))])
+            table.append([name, *(f"{v:.4g}" for v in (self.means[k], self.draws[:, k].std(), *intervals[k]))])
         head = [
             f"learning rate   {self.eta:.4g} (standard error {self.eta_se:.2g})",
             f"coverage        {self.coverage!r} for {percent} {self.region.name} sets",

@@ -16,10 +16,12 @@ from calibayes.cli.tables import Chosen
 from calibayes.design import Design
 from calibayes.export import versions
 from calibayes.losses import Expectile, Hinge, Huber, LinearLoss, Quantile
+from calibayes.report.verdict import FEW_OBSERVATIONS
 from calibayes.result import Intervals, Result
 
 _FAR = 5.0
 """Standard deviations of a column from which on zero is far outside of it."""
+_FEW_ROWS = "in our studies 95% intervals then cover some 90%"
 _CALLED = {"Absolute": "Least absolute error", "Squared": "Least squares"}
 
 
@@ -45,7 +47,9 @@ class Fitted:
     def notes(self) -> list[str]:
         """What else to know, once; intervals that did not converge are told of by name."""
         named = "calibration of" if not self.own.converged.all() else "\n"
-        return [*self.chosen.notes, *(note for note in dict.fromkeys(self.warned) if not note.startswith(named))]
+        n, k = len(self.chosen.columns), len(self.own.names)
+        few = [f"{n:,} rows are few for {k} coefficients: {_FEW_ROWS}"] if n < FEW_OBSERVATIONS * k else []
+        return [*self.chosen.notes, *few, *(note for note in dict.fromkeys(self.warned) if not note.startswith(named))]
 
     @property
     def title(self) -> str:
@@ -76,7 +80,7 @@ def as_json(fitted: Fitted) -> str:
     coefficients = [
         {
             "name": name,
-            "mean": _finite(result.draws[:, k].mean()),
+            "mean": _finite(result.means[k]),
             "sd": _finite(result.draws[:, k].std()),
             "low": _finite(own.bounds[k, 0]),
             "high": _finite(own.bounds[k, 1]),
@@ -165,7 +169,7 @@ def _table(fitted: Fitted, percent: str) -> Table:
     rates = _alike(list(own.eta), float(np.median(own.eta)))
     for k, name in enumerate(own.names):
         low, high = own.bounds[k]
-        cells = _alike([float(fitted.result.draws[:, k].mean()), low, high], high - low)
+        cells = _alike([float(fitted.result.means[k]), low, high], high - low)
         table.add_row(Text(name), *cells, rates[k], style="" if own.converged[k] else "red")
     return table
 

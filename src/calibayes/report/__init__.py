@@ -121,8 +121,7 @@ def _table(result: Result, own: Intervals | None) -> str:
     heads = ["mean", "sd", f"{percent} interval", *([f"own {percent} interval", "own η"] if own is not None else [])]
     rows = []
     for k, (name, (low, high)) in enumerate(zip(result.names, result.marginal_intervals(), strict=True)):
-        column = result.draws[:, k]
-        cells = [f"{column.mean():.4g}", f"{column.std():.4g}", f"{low:.4g} to {high:.4g}"]
+        cells = [f"{result.means[k]:.4g}", f"{result.draws[:, k].std():.4g}", f"{low:.4g} to {high:.4g}"]
         if own is not None:
             lost = "" if own.converged[k] else " (not converged)"
             cells += ["{:.4g} to {:.4g}".format(*own.bounds[k]) + lost, f"{own.eta[k]:.4g} ± {own.eta_se[k]:.2g}"]

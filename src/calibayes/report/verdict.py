@@ -16,7 +16,7 @@ _LARGE_ERROR, _HOPELESS_ERROR = 0.1, 0.5
 _MANY_REPAIRED, _MOST_REPAIRED = 0.1, 0.5
 _SOME_ROWS, _MANY_ROWS = 0.02, 0.2
 """Shares of the bootstrap samples on which something was amiss."""
-_FEW_OBSERVATIONS, _ENOUGH = 100, 500
+FEW_OBSERVATIONS, _ENOUGH = 100, 500
 """A parameter; by the study that `docs/results.md` tells of."""
 _FEW_EFFECTIVE, _COLLAPSED = 100.0, 10.0
 
@@ -114,7 +114,7 @@ def _observations(result: Result) -> list[Check]:
         "regression with 2 parameters, 95% sets covered the truth in about 90% of datasets of 100 observations, 92% of "
         "400 and 96% of 1,600."
     )
-    few = n < _FEW_OBSERVATIONS * parameters
+    few = n < FEW_OBSERVATIONS * parameters
     return [Check("Observations", value, meaning, Grade.CARE if few else Grade.NOTED)]
 
 

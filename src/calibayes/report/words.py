@@ -52,7 +52,7 @@ def _model(result: Result) -> str:
     n, parameters = observations(result), _count(len(result.names), "parameter")
     sizes = f"There are {parameters}" + (f" and {n:,} observations." if n else ".")
     if result.settings.get("centred"):
-        sizes += " Columns were centred to sample, and the prior is for these. The intercept that is reported is the "
+        sizes += " To sample, columns were centred, and the prior is for that. The intercept that is reported is the "
         sizes += "prediction where every column is zero."
     if result.model is None:
         return sizes
@@ -149,6 +149,8 @@ def _named(fn: Any) -> str:
 
 def _values(value: Any) -> str:
     array = np.asarray(value)
+    if array.ndim and np.ptp(array) == 0:
+        array = array[0]
     return f"{array:.6g}" if array.ndim == 0 else f"from {array.min():.4g} to {array.max():.4g}"
 
 
