@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import calibayes as cb
-from calibayes import estimators
+from calibayes import design
 from calibayes.estimators import (
     GibbsRegressor,
     HuberRegressor,
@@ -21,6 +21,7 @@ from calibayes.estimators import (
     QuantileRegressor,
     SVMClassifier,
 )
+from calibayes.report.source import call_of
 
 QUICK = {"bootstrap": 100, "sampler": "transport"}
 EACH = [QuantileRegressor(**QUICK), HuberRegressor(**QUICK), GibbsRegressor(**QUICK)]
@@ -64,11 +65,55 @@ def test_intervals_are_each_calibrated_by_themselves(fitted):
     assert (fitted.coef_ < fitted.coef_interval_[:, 1]).all()
 
 
+def test_the_intercept_is_where_all_columns_are_zero(fitted, data):
+    """Everywhere: in the draws, in the intervals, in a region, and as a prediction there."""
+    result, nowhere = fitted.result_, pd.DataFrame({"a": [0.0], "b": [0.0]})
+    own = result.intervals()
+    np.testing.assert_array_equal(fitted.intercept_interval_, own.bounds[0])
+    np.testing.assert_allclose(fitted.predict_interval(nowhere)[0], own.bounds[0], rtol=1e-6)
+    assert fitted.predict(nowhere)[0] == fitted.intercept_ == result.estimate[0]
+    # The line passes through the middle of the data; far from it, it is as unsure as the slope.
+    centre = data[0].mean().to_numpy()
+    assert np.diff(own.bounds[0])[0] == pytest.approx(centre[0] * np.diff(own.bounds[1])[0], rel=0.05)
+    assert (result.draws @ [1, *centre]).std() < 0.01 * result.draws[:, 0].std()
+    alone = result.at(region=cb.regions.Interval(0))
+    assert alone.eta == pytest.approx(own.eta[0], abs=own.eta_se[0] / 3 + 0.03 * own.eta[0])
+    assert alone.region == cb.regions.Interval(0)
+    assert result.level_of(result.estimate) < 0.2
+    np.testing.assert_array_equal(result.posterior(result.eta), result.draws)
+
+
+def test_a_large_offset_goes_into_the_intercept(fitted, data):
+    """Floats of single precision are 1 apart at 1e7; the noise is as large. What remains is what samplers make of
+    rounding: a tenth of a width."""
+    frame, y = data
+    far = QuantileRegressor(**QUICK).fit(frame, y + 1e7)
+    for name in ("coef_", "intercept_"):
+        width = np.diff(getattr(fitted, f"{name[:-1]}_interval_"), axis=-1).squeeze(-1)
+        shift = 1e7 * (name == "intercept_")
+        assert (np.abs(getattr(far, name) - shift - getattr(fitted, name)) < 0.1 * width).all()
+        away = getattr(far, f"{name[:-1]}_interval_") - shift - getattr(fitted, f"{name[:-1]}_interval_")
+        assert (np.abs(away) < 0.1 * width[..., None]).all()
+    np.testing.assert_allclose(far.predict(frame) - 1e7, fitted.predict(frame), atol=0.05)
+    here, there = fitted.predict_interval(frame[:3]), far.predict_interval(frame[:3]) - 1e7
+    np.testing.assert_allclose(there, here, atol=0.1 * np.diff(here).max())
+    np.testing.assert_array_equal(far.result_.data[1], y + 1e7)
+
+
+def test_call_fits_it_again(fitted, data):
+    names = {"X": data[0], "y": data[1]}
+    exec(call_of(fitted.result_.at(level=0.8, region="box")), names)
+    assert names["result"].eta == fitted.result_.at(level=0.8, region="box").eta
+    other = QuantileRegressor(0.9, prior=cb.priors.Normal(scale=5.0))._call(7).splitlines()
+    assert other[0] == "import calibayes as cb"
+    assert "QuantileRegressor(prior=cb.priors.Normal(scale=5.0), random_state=7, tau=0.9).fit(X, y)" in other[-1]
+
+
 def test_predict_interval_is_of_that_row(fitted, data):
     rows = data[0].iloc[[0, 3, 0]]
     bounds = fitted.predict_interval(rows)
     np.testing.assert_array_equal(bounds[0], bounds[2])
-    vector = np.array([1.0, *(rows.iloc[1].to_numpy() - data[0].mean().to_numpy())])
+    vector = np.array([1.0, *rows.iloc[1]])
     np.testing.assert_allclose(bounds[1], fitted.result_.intervals(of=[vector]).bounds[0], rtol=1e-6)
     assert (np.diff(fitted.predict_interval(rows, level=0.5)) < np.diff(bounds)).all()
     assert ((bounds[:, 0] < fitted.predict(rows)) & (fitted.predict(rows) < bounds[:, 1])).all()
@@ -150,6 +195,7 @@ def test_without_an_intercept(data, least_squares):
     plain = QuantileRegressor(fit_intercept=False, **QUICK).fit(frame, y)
     assert plain.intercept_ == 0
     assert plain.result_.names == ["a", "b"]
+    np.testing.assert_array_equal(plain.intercept_interval_, 0)
     np.testing.assert_allclose(plain.predict(frame), frame.to_numpy() @ plain.coef_)
 
 
@@ -197,7 +243,7 @@ def least_squares(monkeypatch):
             settings={"seed": seed},
         )
 
-    monkeypatch.setattr(estimators, "calibrate", calibrate)
+    monkeypatch.setattr(design, "calibrate", calibrate)
 
 
 @pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")

@@ -66,6 +66,23 @@ def test_saved_and_loaded(result, tmp_path):
         loaded.at(level=0.9)
 
 
+def test_own_intervals_are_kept(result, tmp_path):
+    loaded = cb.load(result.save(tmp_path / "result.nc"))
+    own = result.intervals()
+    assert repr(loaded.intervals()) == repr(loaded.intervals(0.95)) == repr(own)
+    np.testing.assert_array_equal(loaded.intervals().bounds, own.bounds)
+    assert loaded.intervals().messages == own.messages
+    again = cb.load(loaded.save(tmp_path / "again.nc"))
+    np.testing.assert_array_equal(again.intervals().eta_se, own.eta_se)
+    assert "own 95% interval" in loaded.report(tmp_path / "page.html").read_text()
+    for ask in ({"level": 0.9}, {"of": [[1.0, 1.0]]}):
+        with pytest.raises(RuntimeError, match=r"only the parameters' at level 0\.95 were kept: calibrate again"):
+            loaded.intervals(**ask)
+    bare = from_datatree(dataclasses.replace(result, calibration=None).to_datatree())
+    with pytest.raises(RuntimeError, match="none were kept: calibrate again"):
+        bare.intervals()
+
+
 RATIO = cb.regions.Functional(lambda theta: theta[0] / theta[1])
 
 

@@ -10,8 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 import calibayes as cb
+from calibayes import design
 from calibayes.cli import app, tables
 from calibayes.cli import fit as fit_cli
+from calibayes.design import Design
 
 N = 60
 
@@ -212,7 +214,10 @@ def test_not_two_classes():
         (["--target", "y", "--columns", "a", "--bootstrap", "5"], "at least 20 rows"),
         (["--target", "y", "--save", "result.pkl"], "must end in .nc"),
         (["--target", "y", "--report", "no/such/page.html"], "no folder"),
-        (["--target", "y", "--loss", "huberr"], "'huber'"),
+        (["--target", "y", "--loss", "huberr"], "Did you mean huber? There are quantile, absolute"),
+        (["--target", "y", "--loss", "median"], "there is no 'median'. Did you mean quantile?"),
+        (["--target", "y", "--loss", "xyz"], "there is no 'xyz'. There are quantile, absolute"),
+        (["--target", "y", "--region", "boxes"], "Did you mean box? There are hpd, ellipsoid"),
     ],
 )
 def test_bad_input(args, said, path):
@@ -232,7 +237,7 @@ def asked(monkeypatch):
         calls.append((model, data, options))
         raise ValueError("enough.")
 
-    monkeypatch.setattr(cb, "calibrate", calibrate)
+    monkeypatch.setattr(design, "calibrate", calibrate)
     return calls
 
 
@@ -243,9 +248,10 @@ def test_a_linear_model_is_asked(asked, path, frame):
     assert isinstance(model.loss, cb.losses.Quantile)
     assert float(model.loss.tau) == 0.25
     np.testing.assert_allclose(x, np.column_stack([np.ones(N), frame[["a", "big b"]] - frame[["a", "big b"]].mean()]))
-    np.testing.assert_allclose(y, frame["y"])
+    np.testing.assert_allclose(y, frame["y"] - frame["y"].median())
     names = ["intercept", "a", "big b"]
-    assert given == {"level": 0.9, "region": "box", "bootstrap": 50, "names": names, "seed": 3}
+    assert given.pop("region").name == "Box"
+    assert given == {"level": 0.9, "bootstrap": 50, "names": names, "seed": 3}
 
 
 @pytest.mark.parametrize("loss", list(fit_cli.Loss))
@@ -298,7 +304,7 @@ def folder(path):
 def fitted(path, folder):
     """The result, and what was printed for it as text and as JSON."""
     results = []
-    calibrate = cb.calibrate
+    calibrate = Design.calibrate
 
     def once(*args, **options):
         if not results:
@@ -307,7 +313,7 @@ def fitted(path, folder):
 
     line = ["fit", path, "--formula", "y ~ a + `big b` + C(c)", "--loss", "squared", "--bootstrap", "200"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cb, "calibrate", once)
+        patch.setattr(Design, "calibrate", once)
         patch.setattr(sys, "argv", ["calibayes", "fit", "a table.csv"])
         text = invoke(*line, "--save", folder / "r.nc")
         as_json = invoke(*line, "--json")
@@ -341,9 +347,9 @@ def test_json_holds_the_numbers(fitted, frame):
     assert said["versions"]["calibayes_version"] == cb.__version__
     own = result.intervals()
     np.testing.assert_allclose([[c["low"], c["high"]] for c in said["coefficients"]], own.bounds)
-    # Least squares, in the units of the table, within the posterior mean's Monte Carlo error.
+    # Least squares of the table as it is, its intercept at zero, within the posterior mean's Monte Carlo error.
     columns = np.column_stack([frame["a"], frame["big b"], frame["c"] == "v", frame["c"] == "w"])
-    x = np.column_stack([np.ones(N), columns - columns.mean(0)])
+    x = np.column_stack([np.ones(N), columns])
     best = np.linalg.lstsq(x, frame["y"], rcond=None)[0]
     means, sds = ([c[name] for c in said["coefficients"]] for name in ("mean", "sd"))
     np.testing.assert_array_less(np.abs(np.subtract(means, best)), 0.2 * np.array(sds))
@@ -352,7 +358,9 @@ def test_json_holds_the_numbers(fitted, frame):
 def test_saves(fitted, folder):
     result, text, _ = fitted
     assert text.stdout.endswith(f"wrote {folder / 'r.nc'}\n")
-    assert cb.load(folder / "r.nc").eta == result.eta
+    loaded = cb.load(folder / "r.nc")
+    assert loaded.eta == result.eta
+    np.testing.assert_array_equal(loaded.intervals().bounds, result.intervals().bounds)
 
 
 def test_report_of_a_saved_result(fitted, folder):
@@ -361,15 +369,18 @@ def test_report_of_a_saved_result(fitted, folder):
     page = folder / "r.html"
     assert said.stdout == f"wrote {page}\n"
     assert f"{fitted[0].eta:.4g}" in page.read_text()
+    assert "own 95% interval" in page.read_text()
+    assert "calibayes fit &#x27;a table.csv&#x27;" in page.read_text()
     assert "no result that calibayes has saved" in error_of("report", Path(__file__), "-o", page)
 
 
-def test_report_says_the_call(fitted, monkeypatch, path, folder):
-    monkeypatch.setattr(cb, "calibrate", lambda *args, **options: fitted[0])
-    monkeypatch.setattr(sys, "argv", ["calibayes", "fit", "a table.csv"])
-    said = invoke("fit", path, "--formula", "y ~ a + `big b` + C(c)", "--report", folder / "page.html")
-    assert said.exit_code == 0, said.output
-    assert "calibayes fit &#x27;a table.csv&#x27;" in (folder / "page.html").read_text()
+def test_an_intercept_far_outside_of_the_data_says_so(fitted, monkeypatch, frame, tmp_path):
+    monkeypatch.setattr(Design, "calibrate", lambda *args, **options: fitted[0])
+    said = " ".join(fitted[1].stdout.split())
+    assert "The intercept is the prediction where every column is zero. " in said
+    frame.assign(a=frame["a"] + 2000).to_csv(tmp_path / "years.csv")
+    text = invoke("fit", tmp_path / "years.csv", "--formula", "y ~ a + `big b` + C(c)")
+    assert "where every column is zero, far outside of the data (a)." in " ".join(text.stdout.split())
 
 
 def test_what_did_not_converge_is_shown_and_told_by_the_exit_status(fitted, monkeypatch, path):
@@ -378,7 +389,7 @@ def test_what_did_not_converge_is_shown_and_told_by_the_exit_status(fitted, monk
         warnings.warn("X: its columns are collinear.", cb.CalibrationWarning, stacklevel=1)
         return dataclasses.replace(fitted[0], converged=False, message="it went wrong")
 
-    monkeypatch.setattr(cb, "calibrate", calibrate)
+    monkeypatch.setattr(Design, "calibrate", calibrate)
     line = ["fit", path, "--formula", "y ~ a + `big b` + C(c)"]
     text = invoke(*line)
     assert text.exit_code == 1
@@ -400,7 +411,7 @@ def test_an_interval_that_did_not_converge_is_named(fitted, monkeypatch, path):
         messages=["", "no eta covers", "", "", ""],
         eta_se=np.array([0.1, np.inf, 0.1, 0.1, 0.1]),
     )
-    monkeypatch.setattr(cb, "calibrate", lambda *args, **options: result)
+    monkeypatch.setattr(Design, "calibrate", lambda *args, **options: result)
 
     def intervals(self):
         warnings.warn("calibration of a: no eta covers.", cb.CalibrationWarning, stacklevel=1)
@@ -422,7 +433,7 @@ def test_a_worry_about_an_interval_is_a_note(fitted, monkeypatch, path):
         warnings.warn("calibration of a: it covers; few particles.", cb.CalibrationWarning, stacklevel=1)
         return own
 
-    monkeypatch.setattr(cb, "calibrate", lambda *args, **options: fitted[0])
+    monkeypatch.setattr(Design, "calibrate", lambda *args, **options: fitted[0])
     monkeypatch.setattr(cb.Result, "intervals", intervals)
     text = invoke("fit", path, "--formula", "y ~ a + `big b` + C(c)")
     assert text.exit_code == 0

@@ -18,6 +18,7 @@ from scipy import stats
 import calibayes as cb
 from calibayes.coordinates import Coordinates
 from calibayes.interop import LogDensity, draws_from
+from calibayes.together import together
 
 RNG = np.random.default_rng(3)
 X = np.column_stack([np.ones(50), RNG.normal(size=50)]).astype(np.float32)
@@ -391,3 +392,39 @@ def test_draws_in_the_order_of_a_model(nested):
 def test_draws_that_cannot_be_taken(source, options, error, message):
     with pytest.raises(error, match=message):
         draws_from(source, **options)
+
+
+def test_threads_do_not_mix_up_models():
+    """NumPyro's handlers are shared by all threads: a model seen by two at once would have each site twice."""
+    expected = cb.GibbsModel.from_numpyro(location, Y).prior.names
+    found = []
+
+    def look():
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            found.append(cb.GibbsModel.from_numpyro(location, Y).prior.names)
+
+    together([look] * 4, at_once=4)
+    assert found == 4 * [expected]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["model", "density"])
+def test_side_by_side_is_as_alone(kind):
+    """On the same counts what differs is rounding, and what a sampler makes of it: a tenth of eta and of a width."""
+    prior = LogDensity(
+        lambda t: -0.5 * (t**2).sum() / 100, sample=lambda key, shape: 10 * jax.random.normal(key, shape)
+    )
+    own = cb.GibbsModel(lambda theta, datum: 0.5 * (datum - theta[0]) ** 2, prior, dim=1)
+
+    def calibrate(i):
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            y = np.roll(Y, i) + np.float32(i)
+            model = own if kind == "density" else cb.GibbsModel.from_numpyro(location, y)
+            return cb.calibrate(model, y, sampler="transport", bootstrap=100, seed=i, progress=False)
+
+    alone, found = [calibrate(i) for i in range(2)], {}
+    together([lambda i=i: found.update({i: calibrate(i)}) for i in range(2)], at_once=2)
+    for i, result in enumerate(alone):
+        assert found[i].eta == pytest.approx(result.eta, rel=0.1)
+        width = np.diff(result.marginal_intervals())
+        np.testing.assert_allclose(found[i].marginal_intervals(), result.marginal_intervals(), atol=0.1 * width[0, 0])

@@ -15,7 +15,7 @@ import calibayes as cb
 from calibayes import report
 from calibayes.curve import Curve
 from calibayes.export import Written
-from calibayes.found import NOT_AUDITED
+from calibayes.found import FELL_BACK, NOT_AUDITED
 from calibayes.report.source import call_of, source
 from calibayes.result import Coverage
 
@@ -76,7 +76,8 @@ def page_of(tmp_path):
 @pytest.fixture(scope="module")
 def quiet(result):
     """Without its particles, so that nothing is calibrated anew; and with nothing to worry about."""
-    return replace(result, calibration=None, eta_se=0.03 * result.eta)
+    many = result.settings | {"n": 5_000}
+    return replace(result, calibration=None, eta_se=0.03 * result.eta, settings=many)
 
 
 def many(result, k):
@@ -97,7 +98,7 @@ def test_numbers_are_the_results(result, live):
     for k, (low, high) in enumerate(result.marginal_intervals()):
         column = result.draws[:, k]
         assert cells[5 * k : 5 * k + 5] == [
-            f"{column.mean():.4g}",
+            f"{result.estimate[k]:.4g}",
             f"{column.std():.4g}",
             f"{low:.4g} to {high:.4g}",
             "{:.4g} to {:.4g}".format(*own.bounds[k]),
@@ -173,7 +174,12 @@ def test_names_and_titles_are_escaped(live):
             "You can report this",
         ),
         ({"concerns": ["particles had not settled on 7 rows"]}, "Report with care"),
-        ({"repaired_rows": np.arange(60)}, "Report with care"),
+        ({"concerns": ["particles had not settled on 3 rows"]}, "You can report this"),
+        ({"concerns": ["the effective size collapsed on 70 rows, to below 10"]}, "Do not report this"),
+        ({"concerns": ["eta could not be refined: it jumps"]}, "Report with care"),
+        ({"concerns": ["transport failed its audit (bias)", FELL_BACK]}, "You can report this"),
+        ({"repaired_rows": np.arange(60)}, "You can report this"),
+        ({"repaired_rows": np.arange(120)}, "Report with care"),
         ({"eta_se": float("nan")}, "Do not report this"),
         ({"eta_se": float("inf")}, "Do not report this"),
         ({"coverage": Coverage(150, 200)}, "Report with care"),
@@ -186,6 +192,26 @@ def test_verdict(quiet, page_of, changes, expected):
     assert page.by_id["verdict"] == expected
     if "converged" in changes:
         assert "Eta had not settled after 3 iterations" in page.by_tag["li"][0]
+
+
+@pytest.mark.parametrize(
+    ("n", "expected", "said"),
+    [
+        (100, "Report with care", "100 for 2 parameters. The bootstrap is too hopeful on few observations"),
+        (400, "You can report this", "400 for 2 parameters. The bootstrap is too hopeful"),
+        (1600, "You can report this", "checks are passed"),
+    ],
+)
+def test_few_observations_are_told_of(quiet, page_of, n, expected, said):
+    page = page_of(replace(quiet, settings=quiet.settings | {"n": n}, own=None))
+    assert page.by_id["verdict"] == expected
+    assert said in " ".join([*page.by_tag.get("li", []), *page.by_tag["p"]])
+
+
+def test_what_was_noted_is_listed(quiet, page_of):
+    page = page_of(replace(quiet, concerns=["transport failed its audit (bias)", FELL_BACK]))
+    said = page.by_tag["li"][0]
+    assert said.startswith("Sampler: fell back. Transport failed its audit (bias), so every row was sampled by SMC")
 
 
 def test_an_audit_of_other_sets_says_so(result, page_of):
@@ -237,7 +263,9 @@ def test_loaded_results_say_the_same(quiet, page_of):
     loaded = page_of(replace(quiet, model=None, data=None, counts=None, settings=text))
     assert loaded.by_tag["td"] == before.by_tag["td"]
     assert loaded.by_id["verdict"] == before.by_id["verdict"]
-    assert loaded.by_tag["pre"][0] == re.sub(r"model = .*\n", "", before.by_tag["pre"][0])
+    assert loaded.by_tag["pre"][0] == re.sub(r"model = .*\n", "", before.by_tag["pre"][0]).replace(
+        "# With data", "# With data, model"
+    )
 
 
 def test_own_intervals_are_a_choice(result, quiet, page_of):
@@ -255,6 +283,14 @@ def test_call_gives_the_result_again(result):
     exec(call_of(result).replace("seed=0", "seed=0, progress=False"), names)
     assert names["result"].eta == result.eta
     assert names["result"].names == result.names
+
+
+def test_call_names_what_it_needs(result):
+    assert call_of(result).startswith("# With data as they were.\nimport calibayes as cb\n")
+    own = replace(result, model=cb.GibbsModel(own_loss, cb.priors.Normal(), dim=2))
+    assert call_of(replace(own, settings=own.settings | {"draws": True})).startswith("# With data, draws, own_loss as")
+    asked = replace(result, settings=result.settings | {"call": "calibayes fit a.csv", "level": 0.95, "region": "HPD"})
+    assert call_of(asked) == "calibayes fit a.csv"
 
 
 def own_loss(theta, datum):

@@ -119,6 +119,7 @@ def calibrate(
         "max_iterations": max_iterations,
         "draws": draws is not None,
         "seed": seed,
+        "n": observations.n,
     }
     drawn_from = rows if isinstance(rows, Bootstrap) else None
     kept = counts if isinstance(counts, np.ndarray) else None

@@ -6,7 +6,7 @@ Whatever is asked starts from the particles that are there, and moves or fits th
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +27,7 @@ from calibayes.regions import Linear, Region, as_region
 from calibayes.result import Intervals, Result
 from calibayes.samplers.start import moved
 from calibayes.target import make_target
+from calibayes.view import View
 
 _AT_ONCE = 256
 """Linear combinations whose levels on every row are held at a time."""
@@ -52,6 +53,8 @@ class Problem:
     """None if they were never stored."""
     settings: dict[str, Any]
     key: PRNGKeyArray
+    view: View | None = None
+    """How parameters are reported; None as they were sampled."""
 
 
 class _Own(NamedTuple):
@@ -70,6 +73,13 @@ class Calibration:
     problem: Problem
     loop: Loop
     found: Found
+    asked: dict[float, Intervals] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Each parameter's own interval, by level, once asked for."""
+
+    def seen(self, view: View, data: Any, settings: dict[str, Any]) -> "Calibration":
+        """The same, with parameters reported in other coordinates, in which `data` are the data."""
+        problem = replace(self.problem, view=view, data=data, settings=self.problem.settings | settings)
+        return replace(self, problem=problem)
 
     def result(self) -> Result:
         """What is reported; with a warning, if there is something to worry about."""
@@ -81,7 +91,7 @@ class Calibration:
         if found.reach.repaired is not None:
             repaired |= found.reach.repaired
         draws, risk = _draws(problem.key, loop.target.constrained(found.particles))
-        return Result(
+        result = Result(
             eta=found.eta,
             eta_se=found.curve.eta_se(),
             coverage=found.coverage,
@@ -103,14 +113,18 @@ class Calibration:
             settings=problem.settings | {"sampler": loop.sampler, "search": loop.search},
             calibration=self,
         )
+        return result if problem.view is None else problem.view.result(result)
 
     def at(self, level: float | None, region: str | Region | None) -> Result:
         """The calibration for another level or region."""
         level = self.loop.level if level is None else level
         check_level(level, self.found.coverage.n_rows)
-        region = self.loop.region if region is None else as_region(region)
+        if region is None:
+            return self._at(level, self.loop.region).result()
+        region = as_region(region)
         region.check(self.loop.target.dim)
-        return self._at(level, region).result()
+        view = self.problem.view
+        return self._at(level, region if view is None else view.region(region)).result()
 
     def _at(self, level: float, region: Region) -> "Calibration":
         with LiveLine(False, 1) as live:
@@ -121,10 +135,15 @@ class Calibration:
         """Equal-tailed intervals of linear combinations, each at the eta that calibrates that interval."""
         level = self.loop.level if level is None else level
         check_level(level, self.found.coverage.n_rows)
-        dim = self.loop.target.dim
+        if of is None and level in self.asked:
+            return self.asked[level]
+        dim, view = self.loop.target.dim, self.problem.view
         vectors = np.eye(dim) if of is None else np.asarray(of, float)
         if vectors.ndim != 2 or vectors.shape[1] != dim:
             raise ValueError(f"of must hold rows of {dim} numbers, one per parameter; got shape {vectors.shape}.")
+        constants = np.zeros(len(vectors))
+        if view is not None:
+            vectors, constants = view.combinations(vectors)
         for vector in vectors:
             Linear(vector).check(dim)
         names = list(self.problem.names) if of is None else [f"row {i}" for i in range(len(vectors))]
@@ -138,15 +157,18 @@ class Calibration:
         if amiss:
             more = f" (and {len(amiss) - 1} others)" if len(amiss) > 1 else ""
             warnings.warn(f"calibration of {amiss[0]}{more}.", CalibrationWarning, stacklevel=3)
-        return Intervals(
+        found = Intervals(
             names,
             level,
-            bounds=np.array([own.bounds for own in each]).reshape(-1, 2),
+            bounds=np.array([own.bounds for own in each]).reshape(-1, 2) + constants[:, None],
             eta=np.array([own.eta for own in each]),
             eta_se=np.array([own.eta_se for own in each]),
             converged=np.array([own.converged for own in each], bool),
             messages=[own.message for own in each],
         )
+        if of is None:
+            self.asked[level] = found
+        return found
 
     def _near(self, level: float, vectors: np.ndarray, tails: list[float]) -> list["_Own | None"]:
         """What particles near the joint eta can answer, and near some others; nothing, if they do not deserve trust."""
@@ -194,13 +216,16 @@ class Calibration:
 
     def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
         """Draws of the posterior on the data at any learning rate."""
-        return _draws(self.problem.key, self.loop.target.constrained(self._particles_at(eta)))[0]
+        draws = _draws(self.problem.key, self.loop.target.constrained(self._particles_at(eta)))[0]
+        return draws if self.problem.view is None else self.problem.view.of(draws)
 
     def level_of(self, theta: Any, eta: float | None) -> float:
         """The smallest level at which the set on the data holds a point."""
         point = np.asarray(theta, float)
         if point.shape != (self.loop.target.dim,) or not np.isfinite(point).all():
             raise ValueError(f"theta must be {self.loop.target.dim} finite numbers; got {theta!r}.")
+        if self.problem.view is not None:
+            point = self.problem.view.inside(point)
         eta = self.found.eta if eta is None else eta
         particles = self._particles_at(eta)
         data = self.loop.target.row(0)

@@ -37,7 +37,10 @@ def before_and_after(result: Result, before: float | None) -> list[tuple[Float[n
 def densities(ax: Any, result: Result, both: list, k: int) -> None:
     tail = (1 - result.level) / 2
     walls = Coordinates.of(getattr(result.model, "prior", None), len(result.names))
-    curves = [smoothed(draws[:, k], float(walls.low[k]), float(walls.high[k])) for draws, _, _ in both]
+    low, high = float(walls.low[k]), float(walls.high[k])
+    if k == 0 and result.settings.get("centred"):
+        low, high = -np.inf, np.inf  # The prior's are for the prediction at the columns' means.
+    curves = [smoothed(draws[:, k], low, high) for draws, _, _ in both]
     step = 0.08 * max(density.max() for _, density in curves)
     for place, ((draws, label, look), (at, density)) in enumerate(zip(both, curves, strict=True)):
         ax.plot(at, density, lw=1.3, label=label, **look)

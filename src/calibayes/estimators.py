@@ -5,11 +5,13 @@ loss. `coef_` is the posterior mean. `eta_` is the joint learning rate of `regio
 prediction, are each calibrated by themselves, at a learning rate of their own.
 
 All take `level`, `region`, `prior`, `bootstrap` and `sampler` as `calibrate` does, `fit_intercept`, and `random_state`,
-an int or what scikit-learn makes of it; unless told, two fits of the same data are the same. A prior of your own is for
-the intercept, which is the prediction at the columns' means, followed by the coefficients.
+an int or what scikit-learn makes of it; unless told, two fits of the same data are the same. The intercept is the
+prediction where every column is zero, in `intercept_`, in its interval and in `result_` alike. Only a prior of your own
+is for the prediction at the columns' means, followed by the coefficients.
 """
 
 from abc import abstractmethod
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,10 +26,9 @@ except ImportError as error:
     raise ImportError("calibayes.estimators needs scikit-learn: pip install 'calibayes[sklearn]'.") from error
 
 from calibayes import losses
-from calibayes.calibrate import calibrate
 from calibayes.design import Design
 from calibayes.losses import LinearLoss
-from calibayes.model import GibbsModel
+from calibayes.report.source import source
 from calibayes.result import Intervals, Result
 
 
@@ -39,35 +40,49 @@ class _Linear(BaseEstimator):
         """Of its parameters."""
 
     def _calibrate(self, columns: np.ndarray, y: np.ndarray) -> Any:
-        loss = self._loss()
-        self._design = Design.of(columns, self.fit_intercept)
+        design = Design.of(columns, self.fit_intercept)
         named = getattr(self, "feature_names_in_", [f"x{k}" for k in range(columns.shape[1])])
-        prior = self._design.prior(loss, y) if self.prior is None else self.prior
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
-        self._call = (GibbsModel(loss, prior), (self._design.matrix(columns), y))
-        self._options: dict[str, Any] = {
-            "level": self.level,
-            "region": self.region,
-            "bootstrap": self.bootstrap,
-            "sampler": self.sampler,
-            "names": self._design.names([str(name) for name in named]),
-            "seed": int(seed),
-            "progress": False,
-        }
-        self.result_: Result = calibrate(*self._call, **self._options)
+        self._fit = partial(
+            design.calibrate,
+            self._loss(),
+            columns,
+            y,
+            names=[str(name) for name in named],
+            call=self._call(int(seed)),
+            level=self.level,
+            region=self.region,
+            prior=self.prior,
+            bootstrap=self.bootstrap,
+            sampler=self.sampler,
+            seed=int(seed),
+            progress=False,
+        )
+        self._design = design
+        self.result_: Result = self._fit()
         self.eta_ = self.result_.eta
-        theta = np.asarray(self.result_.estimate, np.float64)
+        theta = self.result_.estimate
         self.coef_ = theta[1:] if self.fit_intercept else theta
-        self.intercept_ = float(theta[0] - self._design.means @ self.coef_) if self.fit_intercept else 0.0
+        self.intercept_ = float(theta[0]) if self.fit_intercept else 0.0
         return self
+
+    def _call(self, seed: int) -> str:
+        """The code that fits it, with whatever is not as usual."""
+        usual = type(self)().get_params(deep=False)
+        given = self.get_params(deep=False) | {"random_state": seed}
+        told = [f"{name}={source(value, name)}" for name, value in given.items() if value is not usual[name]]
+        name = type(self).__name__
+        made = f"result = {name}({', '.join(told)}).fit(X, y).result_"
+        needed = ["import calibayes as cb"] if "cb." in made else []
+        return "\n".join([*needed, f"from calibayes.estimators import {name}", "", made])
 
     def _asked(self) -> Result:
         """The result with its particles, which a copy or a pickle has lost: calibrated again, to the same numbers."""
         check_is_fitted(self)
         if self.result_.calibration is None:
-            self.result_ = calibrate(*self._call, **self._options)
+            self.result_ = self._fit()
         return self.result_
 
     @property
@@ -81,12 +96,15 @@ class _Linear(BaseEstimator):
         return self._intervals.eta[int(self._design.intercept) :]
 
     @property
+    def intercept_interval_(self) -> Float[np.ndarray, " 2"]:
+        """The intercept's interval, likewise: of the prediction where every column is zero."""
+        check_is_fitted(self)
+        return self._intervals.bounds[0] if self._design.intercept else np.zeros(2)
+
+    @property
     def _intervals(self) -> Intervals:
         check_is_fitted(self)
-        if getattr(self, "_found", (None,))[0] is not self.result_:
-            result = self._asked()
-            self._found = (result, result.intervals())
-        return self._found[1]
+        return (self._asked() if self.result_.kept is None else self.result_).intervals()
 
     def _predictions(self, X: Any) -> Float[np.ndarray, " N"]:
         check_is_fitted(self)
@@ -97,7 +115,7 @@ class _Linear(BaseEstimator):
         """Intervals for what is fitted at each row of X, not for a new y; each at a learning rate of its own."""
         result = self._asked()
         columns = validate_data(self, X, dtype=np.float64, reset=False)
-        rows, where = np.unique(self._design.matrix(columns), axis=0, return_inverse=True)
+        rows, where = np.unique(self._design.plain(columns), axis=0, return_inverse=True)
         return result.intervals(level, of=rows).bounds[where.reshape(-1)]
 
 

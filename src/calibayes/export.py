@@ -10,9 +10,12 @@ import numpy as np
 
 from calibayes.curve import Coverage, Curve
 from calibayes.regions import REGIONS, Interval, Linear, Region, Remembered
-from calibayes.result import Record, Result
+from calibayes.result import Intervals, Record, Result
 
 _TRACE = ("eta", "coverage", "ess", "ess_min", "rungs", "acceptance", "seconds")
+_OWN = ("eta", "eta_se", "converged")
+_QUICK = 10
+"""Parameters up to which their own intervals are found when a result is saved, if they have not been asked for."""
 
 
 def to_datatree(result: Result) -> Any:
@@ -34,6 +37,9 @@ def to_datatree(result: Result) -> Any:
     if curve.in_groups is not None:
         groups["bootstrap"]["critical_level"] = curve.in_groups
     groups["trace"]["intervals"] = np.array([record.intervals for record in trace])
+    own = result.kept
+    if own is not None:
+        groups["own"] = {"bounds": own.bounds} | {name: getattr(own, name) for name in _OWN}
     dims = {
         "theta": ["parameter"],
         "repaired": ["row"],
@@ -41,6 +47,7 @@ def to_datatree(result: Result) -> Any:
         "ess": ["learning_rate"],
         "band": ["learning_rate", "bound"],
         "intervals": ["iteration", "parameter", "bound"],
+        "bounds": ["parameter", "bound"],
     }
     coords = {
         "parameter": result.names,
@@ -52,7 +59,11 @@ def to_datatree(result: Result) -> Any:
 
 
 def _tree(arviz: Any, result: Result, groups: dict[str, Any], dims: dict[str, Any], coords: dict[str, Any]) -> Any:
-    own = {"bootstrap": dims | {"critical_level": ["row"]}, "trace": dims | {name: ["iteration"] for name in _TRACE}}
+    own = {
+        "bootstrap": dims | {"critical_level": ["row"]},
+        "trace": dims | {name: ["iteration"] for name in _TRACE},
+        "own": dims | {name: ["parameter"] for name in _OWN},
+    }
     from xarray import DataTree
 
     made = {}
@@ -67,6 +78,8 @@ def _tree(arviz: Any, result: Result, groups: dict[str, Any], dims: dict[str, An
         )
         made[name].attrs = {}
     made["posterior"].attrs = attributes(result)
+    if result.kept is not None:
+        made["own"].attrs = {"messages": json.dumps(result.kept.messages)}
     return DataTree.from_dict(made)
 
 
@@ -153,6 +166,19 @@ def from_datatree(tree: Any) -> Result:
         repaired_rows=np.flatnonzero(rows["repaired"].values),
         region=_region(str(said["region"])),
         settings={name: Written(value) for name, value in json.loads(str(said["settings"])).items()},
+        own=_own(tree["own"], level) if "own" in tree.children else None,
+    )
+
+
+def _own(kept: Any, level: float) -> Intervals:
+    return Intervals(
+        names=[str(name) for name in kept["parameter"].values],
+        level=level,
+        bounds=kept["bounds"].values,
+        converged=kept["converged"].values.astype(bool),
+        eta=kept["eta"].values,
+        eta_se=kept["eta_se"].values,
+        messages=json.loads(str(kept.attrs["messages"])),
     )
 
 
@@ -169,16 +195,18 @@ def _region(name: str) -> Region:
 
 
 def save(result: Result, path: str | Path) -> Path:
-    """Write the DataTree as NetCDF."""
+    """Write the DataTree as NetCDF; with each parameter's own interval, which is a second's work for a few."""
     path = Path(path)
     if path.suffix != ".nc":
         raise ValueError(f"path must end in .nc (NetCDF); got {str(path)!r}.")
+    if result.calibration is not None and result.converged and len(result.names) <= _QUICK:
+        result.intervals()
     to_datatree(result).to_netcdf(path, engine="h5netcdf")
     return path
 
 
 def load(path: str | Path) -> Result:
-    """A saved result. Its numbers, draws and curve are there; what needs its particles must be calibrated again."""
+    """A saved result. Its numbers, draws, curve and `intervals()` are there; what needs particles, calibrated again."""
     _arviz("load")
     from xarray import load_datatree
 

@@ -233,7 +233,9 @@ class Loop:
         particles = shift(found.particles, as_float(eta - found.eta))
         outcome = f"the {self.level:g} sets cover at {self.level:g}"
         if found.reach.repaired is not None and found.reach.repaired.any():
-            outcome += f"; {int(found.reach.repaired.sum())} rows whose weights had failed were sampled by ASMC*"
+            n = int(found.reach.repaired.sum())
+            these, were = ("row", "was") if n == 1 else ("rows", "were")
+            outcome += f"; {n} {these} whose weights had failed {were} sampled by ASMC*"
         self.best = replace(
             found,
             eta=eta,

@@ -13,6 +13,12 @@ from calibayes.curve import Curve
 from calibayes.model import GibbsModel
 from calibayes.regions import Region
 
+_LOST = "this result was copied or loaded, without its particles"
+_AGAIN = (
+    "calibrate again, as the end of its report says, and ask before you save. Its draws, curve, intervals at one eta "
+    "and report are there."
+)
+
 
 @dataclass(frozen=True)
 class Record:
@@ -29,7 +35,8 @@ class Record:
     seconds: float
     """Since the calibration began, compilation included."""
     intervals: Float[np.ndarray, "K 2"] = field(repr=False)
-    """Marginal credible intervals on the data at this eta, at the level asked for."""
+    """Marginal credible intervals on the data at this eta, at the level asked for; NaN for what was not sampled itself,
+    an estimator's intercept."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,6 +101,8 @@ class Result:
     """These are not kept in a file."""
     calibration: Any = field(repr=False, compare=False, default=None)
     """What answers when the result is asked again; not kept when it is pickled."""
+    own: "Intervals | None" = field(repr=False, compare=False, default=None)
+    """What `intervals()` had answered when it was saved or pickled."""
 
     def at(self, level: float | None = None, region: str | Region | None = None) -> "Result":
         """The calibration for another level or another region, from the particles that are there.
@@ -108,7 +117,18 @@ class Result:
         One joint eta does not calibrate every marginal interval: `marginal_intervals` are the joint posterior's.
         `of` holds rows of numbers, one per parameter: intervals of those linear combinations, such as predictions.
         """
-        return self._calibration().intervals(level, of)
+        kept = self.kept
+        if of is None and kept is not None and level in (None, kept.level):
+            return kept
+        if self.calibration is None:
+            has = "none were kept" if kept is None else f"only the parameters' at level {kept.level:g} were kept"
+            raise RuntimeError(f"{_LOST}, and of its intervals {has}: {_AGAIN}")
+        return self.calibration.intervals(level, of)
+
+    @property
+    def kept(self) -> "Intervals | None":
+        """What `intervals()` has answered at the result's own level, if it has been asked."""
+        return self.own if self.calibration is None else self.calibration.asked.get(self.level)
 
     def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
         """Equally weighted draws of the posterior on the data at any learning rate, to compare with."""
@@ -127,11 +147,11 @@ class Result:
 
     def _calibration(self) -> Any:
         if self.calibration is None:
-            raise RuntimeError("this result was copied or loaded, without its particles: calibrate again to ask it.")
+            raise RuntimeError(f"{_LOST}: {_AGAIN}")
         return self.calibration
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"calibration": None}
+        return self.__dict__ | {"calibration": None, "own": self.kept}
 
     def __repr__(self) -> str:
         state = "" if self.converged else f"\n  NOT CONVERGED: {self.message}"
@@ -139,6 +159,13 @@ class Result:
             f"Result(eta = {self.eta:.4g} +- {self.eta_se:.2g}, coverage = {self.coverage!r} "
             f"of {self.level:g} {self.region.name} sets, {len(self.trace)} iterations){state}"
         )
+
+    @property
+    def means(self) -> Float[np.ndarray, " K"]:
+        """Of the calibrated posterior: from all its particles where that is the estimate, else from the draws."""
+        if str(self.settings.get("estimate")).strip("'") == "mean":
+            return np.asarray(self.estimate, np.float64)
+        return self.draws.mean(0)
 
     def marginal_intervals(self) -> Float[np.ndarray, "K 2"]:
         """Equal-tailed marginal intervals of the calibrated posterior, all at the one eta."""
@@ -151,8 +178,7 @@ class Result:
         table = [["", "mean", "sd", f"{percent} low", f"{percent} high"]]
         intervals = self.marginal_intervals()
         for k, name in enumerate(self.names):
-            column = self.draws[:, k]
-            table.append([name, *(f"{v:.4g}" for v in (column.mean(), column.std(), *intervals[k]))])
+            table.append([name, *(f"{v:.4g}" for v in (self.means[k], self.draws[:, k].std(), *intervals[k]))])
         head = [
             f"learning rate   {self.eta:.4g} (standard error {self.eta_se:.2g})",
             f"coverage        {self.coverage!r} for {percent} {self.region.name} sets",

@@ -4,8 +4,9 @@ import math
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,7 +49,37 @@ _PLAIN: dict[Loss, Callable[[], LinearLoss]] = {
     Loss.hinge: cb.losses.Hinge,
     Loss.logistic: cb.losses.Logistic,
 }
+_ALSO_CALLED = {
+    "median": Loss.quantile,
+    "pinball": Loss.quantile,
+    "check": Loss.quantile,
+    "mae": Loss.absolute,
+    "l1": Loss.absolute,
+    "mean": Loss.squared,
+    "mse": Loss.squared,
+    "ols": Loss.squared,
+    "l2": Loss.squared,
+    "robust": Loss.huber,
+    "svm": Loss.hinge,
+    "logit": Loss.logistic,
+    "binomial": Loss.logistic,
+}
+"""Words that people may try; `--tau` is 0.5 unless told, so that quantile is the median."""
 _TABLE, _CALIBRATION, _OUTPUT = "Which columns", "Calibration", "Output"
+
+
+def _one_of(names: type[StrEnum], also: Mapping[str, StrEnum]) -> dict[str, Any]:
+    """How an option takes one of some names; a near miss is told which was meant."""
+
+    def parse(text: str) -> StrEnum:
+        given = str(text).lower()
+        if given in list(names):
+            return names(given)
+        close = [also[given]] if given in also else get_close_matches(given, names, n=1)
+        hint = f"Did you mean {close[0]}? " if close else ""
+        raise typer.BadParameter(f"there is no {text!r}. {hint}There are {', '.join(names)}.")
+
+    return {"parser": parse, "autocompletion": lambda incomplete: [n for n in names if n.startswith(incomplete)]}
 
 
 def _columns(ctx: Any, incomplete: str) -> list[str]:
@@ -105,7 +136,13 @@ def fit(
         bool, typer.Option("--drop-missing", help="Leave out rows with missing values.", rich_help_panel=_TABLE)
     ] = False,
     loss: Annotated[
-        Loss, typer.Option(metavar="LOSS", help=f"One of {', '.join(Loss)}.", rich_help_panel=_CALIBRATION)
+        Loss,
+        typer.Option(
+            metavar="LOSS",
+            help=f"One of {', '.join(Loss)}.",
+            rich_help_panel=_CALIBRATION,
+            **_one_of(Loss, _ALSO_CALLED),
+        ),
     ] = Loss.quantile,
     tau: Annotated[
         float | None,
@@ -131,6 +168,7 @@ def fit(
             metavar="REGION",
             help=f"Joint set that the joint eta is for: one of {', '.join(Region)}.",
             rich_help_panel=_CALIBRATION,
+            **_one_of(Region, {}),
         ),
     ] = Region.hpd,
     bootstrap: Annotated[
@@ -188,25 +226,26 @@ def fit(
         asked = cb.losses.Huber(design.usual_delta(chosen.columns, y))
     with _collected() as warned:
         with _bad_input():
-            result = cb.calibrate(
-                cb.GibbsModel(asked, design.prior(asked, y)),
-                (design.matrix(chosen.columns), y),
+            result = design.calibrate(
+                asked,
+                chosen.columns,
+                y,
                 level=level,
                 region=region.value,
                 bootstrap=bootstrap if chosen.groups is None else cb.bootstrap.Cluster(bootstrap, chosen.groups),
-                names=design.names(chosen.names),
+                names=chosen.names,
+                call=shlex.join(["calibayes", *sys.argv[1:]]),
                 seed=seed,
             )
-        if save is not None:
-            result.save(save)
         with Console(stderr=True).status("calibrating each coefficient's interval"):
             own = result.intervals()
-        call = shlex.join(["calibayes", *sys.argv[1:]])
+        if save is not None:
+            result.save(save)
         if report is not None:
-            _write_report(result, report, call, own)
-    fitted = Fitted(result, own, asked, chosen, data.name, classes, warned)
+            _write_report(result, report, own)
+    fitted = Fitted(result, own, asked, chosen, design, data.name, classes, warned)
     if json:
-        typer.echo(as_json(fitted, call))
+        typer.echo(as_json(fitted))
     else:
         show(fitted)
         for path in (save, report):
@@ -235,7 +274,7 @@ def report(
         raise typer.BadParameter(str(error)) from None
     except (ValueError, KeyError, OSError):
         raise typer.BadParameter(f"{result} is no result that calibayes has saved.") from None
-    _write_report(loaded, out, None, None)
+    _write_report(loaded, out, loaded.kept)
     typer.echo(f"wrote {out}")
 
 
@@ -274,10 +313,10 @@ def _require_rows(rows: int, coefficients: int) -> None:
         )
 
 
-def _write_report(result: Result, path: Path, call: str | None, own: Intervals | None) -> None:
+def _write_report(result: Result, path: Path, own: Intervals | None) -> None:
     from calibayes.report import write
 
-    write(result, path, call=call, intervals=own or False)
+    write(result, path, intervals=own or False)
 
 
 def _writable(path: Path | None, suffix: str) -> None:

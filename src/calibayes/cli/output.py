@@ -13,10 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from calibayes.cli.tables import Chosen
+from calibayes.design import Design
 from calibayes.export import versions
 from calibayes.losses import Expectile, Hinge, Huber, LinearLoss, Quantile
+from calibayes.report.verdict import FEW_OBSERVATIONS
 from calibayes.result import Intervals, Result
 
+_FAR = 5.0
+"""Standard deviations of a column from which on zero is far outside of it."""
+_FEW_ROWS = "in our studies 95% intervals then cover some 90%"
 _CALLED = {"Absolute": "Least absolute error", "Squared": "Least squares"}
 
 
@@ -28,6 +33,7 @@ class Fitted:
     own: Intervals
     loss: LinearLoss
     chosen: Chosen
+    design: Design
     file: str
     classes: list[str] | None
     """What -1 and 1 are called."""
@@ -41,7 +47,9 @@ class Fitted:
     def notes(self) -> list[str]:
         """What else to know, once; intervals that did not converge are told of by name."""
         named = "calibration of" if not self.own.converged.all() else "\n"
-        return [*self.chosen.notes, *(note for note in dict.fromkeys(self.warned) if not note.startswith(named))]
+        n, k = len(self.chosen.columns), len(self.own.names)
+        few = [f"{n:,} rows are few for {k} coefficients: {_FEW_ROWS}"] if n < FEW_OBSERVATIONS * k else []
+        return [*self.chosen.notes, *few, *(note for note in dict.fromkeys(self.warned) if not note.startswith(named))]
 
     @property
     def title(self) -> str:
@@ -66,13 +74,13 @@ def _kind(loss: LinearLoss) -> str:
     return f"{_CALLED.get(name, name)} regression"
 
 
-def as_json(fitted: Fitted, call: str) -> str:
+def as_json(fitted: Fitted) -> str:
     result, own, loss = fitted.result, fitted.own, fitted.loss
     parameters = {name: float(value) for name, value in vars(loss).items()}
     coefficients = [
         {
             "name": name,
-            "mean": _finite(result.draws[:, k].mean()),
+            "mean": _finite(result.means[k]),
             "sd": _finite(result.draws[:, k].std()),
             "low": _finite(own.bounds[k, 0]),
             "high": _finite(own.bounds[k, 1]),
@@ -84,7 +92,7 @@ def as_json(fitted: Fitted, call: str) -> str:
         for k, name in enumerate(result.names)
     ]
     said = {
-        "call": call,
+        "call": result.settings["call"],
         "fitted": fitted.title,
         "target": fitted.chosen.target,
         "classes": fitted.classes,
@@ -130,7 +138,7 @@ def show(fitted: Fitted) -> None:
     if fitted.classes is not None:
         said.append("A coefficient above zero speaks for {1}, below zero for {0}.".format(*fitted.classes))
     if fitted.chosen.intercept and fitted.chosen.names:
-        said.append("The intercept is the prediction with every column at its mean.")
+        said.append(f"The intercept is the prediction where every column is zero{_how_far(fitted)}.")
     console.print(" ".join(said), style="dim", markup=False)
     console.print()
     lost: dict[str, list[str]] = {}
@@ -144,6 +152,14 @@ def show(fitted: Fitted) -> None:
     )
 
 
+def _how_far(fitted: Fitted) -> str:
+    """The column whose values are farthest from zero, if that is far outside of them."""
+    design = fitted.design
+    away = np.abs(design.means) / design.spreads
+    far = int(np.argmax(away))
+    return f", far outside of the data ({fitted.chosen.names[far]})" if away[far] > _FAR else ""
+
+
 def _table(fitted: Fitted, percent: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", overflow="fold")
@@ -153,7 +169,7 @@ def _table(fitted: Fitted, percent: str) -> Table:
     rates = _alike(list(own.eta), float(np.median(own.eta)))
     for k, name in enumerate(own.names):
         low, high = own.bounds[k]
-        cells = _alike([float(fitted.result.draws[:, k].mean()), low, high], high - low)
+        cells = _alike([float(fitted.result.means[k]), low, high], high - low)
         table.add_row(Text(name), *cells, rates[k], style="" if own.converged[k] else "red")
     return table
 

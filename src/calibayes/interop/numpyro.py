@@ -5,6 +5,7 @@ its latent ones are the parameters, laid end to end in the order they are sample
 however they depend on each other.
 """
 
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ _LOOKS = 4
 """Draws of the prior at which a model is looked at."""
 _ROUNDING = 1e-3
 """Of a sum, in units of its terms: what float32 may lose in it."""
+
+_ONE_AT_A_TIME = threading.RLock()
+"""NumPyro's handlers are the same for all threads, of which `calibayes.together` has many."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,7 @@ def _run(model: Callable[..., Any], data: Any, key: PRNGKeyArray | None = None) 
     run = model.fn if isinstance(model, Function) else model
     if key is not None:
         run = handlers.seed(run, key)
-    with handlers.trace() as sites:
+    with _ONE_AT_A_TIME, handlers.trace() as sites:
         if isinstance(data, dict):
             run(**data)
         else:
@@ -146,7 +150,7 @@ def _values(sites: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log_prob(model: Callable[..., Any], data: Any, latents: dict[str, Any], observed: bool) -> Float[Array, ""]:
-    with _handlers().substitute(data=latents):
+    with _ONE_AT_A_TIME, _handlers().substitute(data=latents):
         sites = [site for site in _run(model, data).values() if site["is_observed"] == observed]
     total = jnp.zeros(())
     for site in sites:

@@ -48,10 +48,10 @@ def write(
         title: of the page.
         call: the code that gave the result; put together from its settings unless told.
         intervals: each parameter's own, as `result.intervals()` gives them; or whether to ask for them. Unless told,
-            if the result can be asked and has ten parameters or fewer.
+            if they are there, or the result can be asked and has ten parameters or fewer.
     """
     if intervals is None:
-        intervals = result.calibration is not None and len(result.names) <= _QUICK
+        intervals = result.kept or (result.calibration is not None and len(result.names) <= _QUICK)
     own = intervals if isinstance(intervals, Intervals) else result.intervals() if intervals else None
     result = replace(result, settings=revived(result.settings))
     path = Path(path)
@@ -103,12 +103,13 @@ def _reasons(found: list[Check]) -> str:
     worse = [check for check in found if check.grade > Grade.GOOD]
     if not worse:
         return f"<p>All {len(found)} checks are passed; they are listed below.</p>"
+    worse.sort(key=lambda check: -check.grade)
     lines = (f"<li><b>{escape(check.name)}:</b> {escape(check.value)}. {escape(check.meaning)}</li>" for check in worse)
     return f"<ul>{''.join(lines)}</ul>"
 
 
 def _check(check: Check) -> str:
-    said = {Grade.GOOD: "good", Grade.CARE: "with care", Grade.BAD: "bad"}[check.grade]
+    said = {Grade.GOOD: "good", Grade.NOTED: "noted", Grade.CARE: "with care", Grade.BAD: "bad"}[check.grade]
     return (
         f'<tr class="{check.grade.name.lower()}"><th scope="row">{escape(check.name)}</th>'
         f'<td><span class="mark">{said}</span></td><td>{escape(check.value)}</td><td>{escape(check.meaning)}</td></tr>'
@@ -120,8 +121,7 @@ def _table(result: Result, own: Intervals | None) -> str:
     heads = ["mean", "sd", f"{percent} interval", *([f"own {percent} interval", "own η"] if own is not None else [])]
     rows = []
     for k, (name, (low, high)) in enumerate(zip(result.names, result.marginal_intervals(), strict=True)):
-        column = result.draws[:, k]
-        cells = [f"{column.mean():.4g}", f"{column.std():.4g}", f"{low:.4g} to {high:.4g}"]
+        cells = [f"{result.means[k]:.4g}", f"{result.draws[:, k].std():.4g}", f"{low:.4g} to {high:.4g}"]
         if own is not None:
             lost = "" if own.converged[k] else " (not converged)"
             cells += ["{:.4g} to {:.4g}".format(*own.bounds[k]) + lost, f"{own.eta[k]:.4g} ± {own.eta_se[k]:.2g}"]

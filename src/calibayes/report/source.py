@@ -1,5 +1,7 @@
 """The call that gives a result again, as Python: from the objects that it was asked with."""
 
+import ast
+import builtins
 import inspect
 import json
 from collections.abc import Sequence
@@ -21,12 +23,43 @@ from calibayes.result import Result
 from calibayes.samplers import Transport
 from calibayes.search import Bracket, RobbinsMonro
 
-_LONG = 8
+_IMPORT = ast.Import | ast.ImportFrom
+_LONG = 20
 _WIDTH = 88
 
 
 def call_of(result: Result) -> str:
     """A script from the settings; what cannot be written down is a name that stands for it."""
+    given = result.settings.get("call")
+    text = _script(result) if given is None else _since(result, str(given))
+    missing = _missing(text)
+    return f"# With {', '.join(missing)} as they were.\n{text}" if missing else text
+
+
+def _missing(text: str) -> list[str]:
+    """Names that a script does not make itself; none of what is no Python."""
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except SyntaxError:
+        return []
+    made = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    imported = {(alias.asname or alias.name) for node in nodes if isinstance(node, _IMPORT) for alias in node.names}
+    used = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    return sorted(set(used) - made - imported - set(dir(builtins)))
+
+
+def _since(result: Result, call: str) -> str:
+    """The call that was made, and what its result was asked then."""
+    asked = {}
+    if result.level != result.settings["level"]:
+        asked["level"] = source(float(result.level))
+    if result.region.name != result.settings["region"]:
+        asked["region"] = _region(result.region)
+    changed = ", ".join(f"{name}={value}" for name, value in asked.items())
+    return f"{call}\nresult = result.at({changed})" if asked else call
+
+
+def _script(result: Result) -> str:
     lines = list[str]()
     if isinstance(result.model, GibbsModel):
         lines.append(f"model = {_model(result.model, len(result.names))}")

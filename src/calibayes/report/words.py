@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from calibayes import bootstrap as bootstraps
 from calibayes import losses, priors, regions, samplers
 from calibayes.export import Written
 from calibayes.report.source import source
-from calibayes.report.verdict import audited
+from calibayes.report.verdict import audited, observations
 from calibayes.result import Result
 
 
@@ -50,8 +49,11 @@ def region(result: Result) -> str:
 
 def _model(result: Result) -> str:
     """Loss, prior and sizes, as far as they are known."""
-    n, parameters = _observations(result), _count(len(result.names), "parameter")
+    n, parameters = observations(result), _count(len(result.names), "parameter")
     sizes = f"There are {parameters}" + (f" and {n:,} observations." if n else ".")
+    if result.settings.get("centred"):
+        sizes += " To sample, columns were centred, and the prior is for that. The intercept that is reported is the "
+        sizes += "prediction where every column is zero."
     if result.model is None:
         return sizes
     return f"The risk is the sum over observations of {_loss(result.model.loss)}; {_prior(result.model.prior)} {sizes}"
@@ -94,12 +96,6 @@ def _prior(prior: Any) -> str:
     words = {"loc": "location", "df": "degrees of freedom", "low": "lower end", "high": "upper end"}
     values = [f"{words.get(key, key)} {_values(value)}" for key, value in vars(prior).items()]
     return f"the prior is {names[type(prior)]}, independent over parameters, with {_list(values)}."
-
-
-def _observations(result: Result) -> int | None:
-    if result.counts is not None:
-        return result.counts.shape[1]
-    return next((len(leaf) for leaf in jax.tree.leaves(result.data) if np.ndim(leaf)), None)
 
 
 def _bootstrap(result: Result) -> str:
@@ -153,6 +149,8 @@ def _named(fn: Any) -> str:
 
 def _values(value: Any) -> str:
     array = np.asarray(value)
+    if array.ndim and np.ptp(array) == 0:
+        array = array[0]
     return f"{array:.6g}" if array.ndim == 0 else f"from {array.min():.4g} to {array.max():.4g}"
 
 
