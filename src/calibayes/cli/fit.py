@@ -158,6 +158,15 @@ def fit(
         Path | None,
         typer.Option(metavar="FILE", help="To save the result to, .nc.", dir_okay=False, rich_help_panel=_OUTPUT),
     ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="To save to on the way: the same command, run again after it was killed, goes on from there.",
+            dir_okay=False,
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
 ) -> None:
     """Fit a linear model to a table, with an interval for each coefficient that covers as often as it says.
 
@@ -196,6 +205,7 @@ def fit(
                 bootstrap=bootstrap if chosen.groups is None else cb.bootstrap.Cluster(bootstrap, chosen.groups),
                 names=design.names(chosen.names),
                 seed=seed,
+                checkpoint=checkpoint,
             )
         if save is not None:
             result.save(save)
