@@ -51,6 +51,8 @@ class Journal:
 
 
 class Checkpoint(Journal):
+    """Steps in a file, named in their order."""
+
     def __init__(self, path: Path, fingerprint: dict[str, str], max_iterations: int):
         """Of a file that is there or not. Raises if it is of another run, or if it could not be written."""
         self.path = path
@@ -60,7 +62,7 @@ class Checkpoint(Journal):
         self._at = 0
         self._held: list[Any] = []
         self._unsaved = False
-        self._stored: Callable[[Target], Any] | None = None
+        self._stored: Callable[[Target | None], Any] | None = None
         if path.exists():
             header, self._stored = treefile.read(path)
             self._require_same(header)
@@ -83,11 +85,13 @@ class Checkpoint(Journal):
                 f"many or more; got {self.header['max_iterations']}."
             )
 
-    def begin(self, live: Target) -> None:
+    def begin(self, live: Target | None) -> None:
         """With the target as the call made it."""
         self.live = live
         if self._stored is not None:
             steps, self._stored = self._stored(live), None
+            if not isinstance(steps, list) or any(type(step) is not tuple or len(step) != 2 for step in steps):
+                raise CheckpointError(f"checkpoint {str(self.path)!r} is damaged: remove it to start afresh.")
             self._names, self._values = [name for name, _ in steps], [value for _, value in steps]
 
     def step(self, name: str, compute: Callable[[], T], best: Any = None) -> T:
