@@ -1,4 +1,4 @@
-.PHONY: demo test lint format docs bench seeds results picture lock clean
+.PHONY: demo test lint format docs bench seeds kills results picture lock clean
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -26,6 +26,9 @@ bench: .venv/installed
 
 seeds: .venv/installed
 	$(BIN)/python -m benchmarks.eta_se
+
+kills: .venv/installed
+	$(BIN)/python -m benchmarks.kills
 
 results: .venv/installed
 	$(BIN)/calibayes study page --readme README.md

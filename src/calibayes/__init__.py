@@ -22,5 +22,6 @@ from calibayes.samplers import SMC as SMC
 from calibayes.samplers import Transport as Transport
 from calibayes.search import Bracket as Bracket
 from calibayes.search import RobbinsMonro as RobbinsMonro
+from calibayes.treefile import CheckpointError as CheckpointError
 
 __version__ = "0.1.0.dev0"

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from os import PathLike
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 
 from calibayes.bootstrap import Bootstrap, drawn
 from calibayes.calibration import Calibration, Problem
+from calibayes.checkpoint import Checkpoint, Journal, check_path, fingerprint
 from calibayes.checks import as_key, check_counts, check_data, check_draws, check_estimate, check_numbers, check_start
 from calibayes.fallback import make_sure
 from calibayes.kernels import Kernel
@@ -48,6 +50,7 @@ def calibrate(
     names: Sequence[str] | None = None,
     seed: Any,
     progress: bool = True,
+    checkpoint: str | PathLike[str] | None = None,
 ) -> Result:
     """Choose eta so that credible sets at `level` cover as often as they say.
 
@@ -72,10 +75,15 @@ def calibrate(
         names: of the parameters; else the columns of a data frame.
         seed: an int or a JAX key.
         progress: show a live line on a terminal or in a notebook.
+        checkpoint: a file to save to after the start and every iteration. The same call made again, after it was
+            killed or interrupted, goes on from there, to the same result bit for bit on the same machine; after the
+            end it has the result at once. With more `max_iterations` it goes on after a stop for their number. A file
+            of another call is a `CheckpointError`. The file stays when all is done.
 
     Interrupted (Ctrl-C), it returns the best result so far.
     """
     began = time.perf_counter()
+    place = None if checkpoint is None else check_path(checkpoint)
     observations = check_data(model, data, names)
     sampler = _as_sampler(sampler)
     size = sampler.size(observations.dim)
@@ -91,7 +99,15 @@ def calibrate(
     region.check(observations.dim)
     check_draws(size, observations.dim)
 
-    row_key, check_key, run_key = jax.random.split(as_key(seed), 3)
+    key = as_key(seed)
+    journal = None
+    if place is not None:
+        chosen = {"sampler": sampler, "search": search, "region": region, "estimate": estimate, "draws": draws}
+        numbers = {"level": float(level), "tolerance": float(tolerance), "seed": key}
+        first = {"eta_init": None if eta_init is None else float(eta_init)}
+        same = fingerprint(model, observations, rows, chosen | numbers | first)
+        journal = Checkpoint(place, same, int(max_iterations))
+    row_key, check_key, run_key = jax.random.split(key, 3)
     counts = drawn(rows, row_key, observations.n)
     target = make_target(model, observations.data, counts, observations.dim)
     sampler.check(target)
@@ -111,6 +127,9 @@ def calibrate(
         key=search_key,
         began=began,
     )
+    if journal is not None:
+        journal.begin(target)
+        loop.journal = journal
     settings = {
         "estimate": estimate,
         "bootstrap": bootstrap,
@@ -129,6 +148,9 @@ def calibrate(
         if isinstance(sampler, Transport) and sampler.audit:
             loop, found = make_sure(loop, found, live)
             settings["audited"] = region.name
+    if journal is not None:
+        journal.save()
+        loop.journal = Journal()
     return Calibration(problem, loop, found).result()
 
 

@@ -55,8 +55,11 @@ def _sampled_afresh(loop: Loop, first: Found, eta: float, live: LiveLine) -> tup
     start = Pilot(loop.target, loop.start.particles.flat(), loop.start.eta)
     second = replace(loop, sampler=sampler, start=start, best=None, fell_back=True)
 
+    loop.journal.hold(first.state)
+    init = lambda: sampler.init(jax.random.fold_in(loop.key, 3), loop.target, start, eta)
+
     def search() -> Found:
-        state = sampler.init(jax.random.fold_in(loop.key, 3), loop.target, start, eta)
+        state = loop.journal.step("init", init)
         return second.solve(state, eta, Bracket.nearby(), loop.max_iterations, live)
 
     found = second.guarded(search)
@@ -75,7 +78,8 @@ def _verdict(loop: Loop, found: Found, live: LiveLine) -> Audit | None:
     key = jax.random.fold_in(loop.key, 4)
     try:
         point = loop.point(loop.sampler.data(found.state), found.sampled)
-        return audit(key, loop.target, found.state.particles, found.sampled, loop.region, point)
+        judge = lambda: audit(key, loop.target, found.state.particles, found.sampled, loop.region, point)
+        return loop.journal.step("audit", judge, found.state)
     except (ValueError, RuntimeError) as error:
         found.concerns.append(f"{NOT_AUDITED}: {error}")
     except KeyboardInterrupt:

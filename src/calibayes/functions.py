@@ -31,7 +31,7 @@ class Function:
 
     def __init__(self, fn: FunctionType):
         self.fn = fn
-        self.seen = _seen(fn)
+        self.seen = seen_by(fn)
 
     def __call__(self, *args: Any) -> Any:
         return self.fn(*args)
@@ -64,7 +64,7 @@ def static(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn
 
 
-def _seen(fn: FunctionType, within: tuple[FunctionType, ...] = ()) -> tuple[Any, ...]:
+def seen_by(fn: FunctionType, within: tuple[FunctionType, ...] = ()) -> tuple[Any, ...]:
     """Values of the closure, the defaults and the globals that a function's code names; of helpers, what they see."""
     closure = [cell.cell_contents for cell in fn.__closure__ or ()]
     keywords = [value for _, value in sorted((fn.__kwdefaults__ or {}).items())]
@@ -75,9 +75,9 @@ def _seen(fn: FunctionType, within: tuple[FunctionType, ...] = ()) -> tuple[Any,
 
 def _noted(value: Any, within: tuple[FunctionType, ...]) -> Any:
     """A helper as its code and what it sees now; one that leads back to itself as something equal to nothing."""
-    if type(value) is not FunctionType or _from_library(value):
+    if type(value) is not FunctionType or from_library(value):
         return value
-    return object() if value in within else (value.__code__, *_seen(value, within))
+    return object() if value in within else (value.__code__, *seen_by(value, within))
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -94,10 +94,10 @@ def _same(a: Any, b: Any) -> bool:
         return type(a) is type(b) and a == b
     if isinstance(a, CodeType):
         return a == b
-    return a is b and (isinstance(a, jax.Array) or _from_library(a))
+    return a is b and (isinstance(a, jax.Array) or from_library(a))
 
 
-def _from_library(value: Any) -> bool:
+def from_library(value: Any) -> bool:
     """Whether a module, class or function comes from an installed package, which nobody changes on the way."""
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     module = sys.modules.get(name) if isinstance(name, str) else None

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from calibayes.checkpoint import Journal
 from calibayes.curve import FEW_POINTS, POINTS, Coverage, Curve, critical_levels, local_curve
 from calibayes.estimate import point_estimate, points_along
 from calibayes.found import Found, concerns_of, standing
@@ -25,7 +26,7 @@ from calibayes.particles import Particles, pool, quantile, shift
 from calibayes.progress import LiveLine
 from calibayes.regions import Region
 from calibayes.result import Record
-from calibayes.samplers.base import Sampler, Snapshot
+from calibayes.samplers.base import Reach, Sampler, Snapshot
 from calibayes.search import Bracket, Search
 from calibayes.target import Target
 
@@ -59,6 +60,8 @@ class Loop:
     distrust: str = ""
     """Why nothing found on these particles is to be relied on, if so."""
     interrupted: bool = False
+    journal: Journal = field(default_factory=Journal)
+    """Where steps are written down that take long, to be had again if the run is."""
 
     def run(self, live: LiveLine) -> Found:
         """The search, and the curve around its answer."""
@@ -89,7 +92,8 @@ class Loop:
         try:
             found = search()
             if found.curve is None:
-                found.curve = self._curve(found, [Snapshot(found.particles, found.state.particles)])
+                at_hand = [Snapshot(found.particles, found.state.particles)]
+                found.curve = self.journal.note("last curve", lambda: self._curve(found, at_hand))
         except KeyboardInterrupt:
             if self.best is None:
                 raise
@@ -122,15 +126,16 @@ class Loop:
     def _search(self, live: LiveLine) -> Found:
         begin_key, init_key = jax.random.split(jax.random.fold_in(self.key, 0))
         live.phase("start: posterior on the data")
-        self.start = self.sampler.begin(begin_key, self.target, self.eta, self.draws)
+        self.start = self._step("begin", lambda: self.sampler.begin(begin_key, self.target, self.eta, self.draws))
         self.target = self.start.target
         _require_resolution(self.target.constrained(self.start.particles))
         _require_digits(self.target, self.start.eta)
         live.phase("start: bootstrap rows")
         eta = self.eta
         if eta is None:
-            eta = self.sampler.first_eta(self.target, self.start, self.region, self.level)
-        state = self.sampler.init(init_key, self.target, self.start, eta)
+            guess = lambda: self.sampler.first_eta(self.target, self.start, self.region, self.level)
+            eta = self.journal.note("first eta", guess)
+        state = self._step("init", lambda: self.sampler.init(init_key, self.target, self.start, eta))
         if isinstance(self.search, Bracket):
             return self.solve(state, eta, self.search, self.max_iterations, live)
         found = self._approximate(state, eta, live)
@@ -161,7 +166,7 @@ class Loop:
                 searching = _update(self.search, searching, as_float(float(found.coverage)), as_float(self.level))
                 eta = float(searching.eta)
                 live.phase(f"to eta {eta:.4g}")
-                state = self.sampler.move(self.target, state, eta, live.share)
+                state = self._move(state, eta, live)
         assert self.best is not None
         self.best = self._mended(self.best, live)
         self.best.limited = True
@@ -203,15 +208,21 @@ class Loop:
                 found.outcome = self._unreachable(found)
                 return found
             live.phase(f"to eta {eta:.4g}")
-            state = self.sampler.move(self.target, state, eta, live.share)
+            state = self._move(state, eta, live)
         found = self._mended(found, live)
         found.outcome, found.limited = f"eta had not settled after {limit} iterations", True
         return found
 
+    def _step(self, name: str, compute: Callable[[], Any]) -> Any:
+        return self.journal.step(name, compute, None if self.best is None else self.best.state)
+
+    def _move(self, state: Any, eta: float, live: LiveLine) -> Any:
+        return self._step("move", lambda: self.sampler.move(self.target, state, eta, live.share))
+
     def _mended(self, found: Found, live: LiveLine) -> Found:
         """The same with maps fitted and failing rows sampled, if there was anything to mend."""
         live.phase("maps, and rows whose weights fail")
-        state = self.sampler.mend(self.target, found.state, live.share)
+        state = self._step("mend", lambda: self.sampler.mend(self.target, found.state, live.share))
         if state is found.state:
             return found
         mended = self._assess(state, found.eta)
@@ -220,7 +231,8 @@ class Loop:
 
     def _reading(self, found: Found, closeness: float, rough: bool) -> tuple[float, bool]:
         """Eta by the curve around the particles, from one snapshot or all; and whether it is near to where they are."""
-        found.curve, found.particles = self._curve_and_data(found, rough)
+        read = lambda: self._curve_and_data(found, rough)
+        found.curve, found.particles = self.journal.note("rough curve" if rough else "curve", read)
         self.best = found
         answer = found.curve.eta_hat()
         reach = np.log(found.curve.etas[-1] / found.eta)
@@ -248,6 +260,10 @@ class Loop:
         return self.best
 
     def _assess(self, state: Any, eta: float) -> Found:
+        coverage, point, data, reach, concerns = self.journal.note("assess", lambda: self._assessment(state, eta))
+        return Found(eta, coverage, point, data, state, eta, reach, list(concerns))
+
+    def _assessment(self, state: Any, eta: float) -> tuple[Coverage, Float[Array, " K"], Particles, Reach, list[str]]:
         reach = self.sampler.reach(state, eta)
         short = int(reach.short.sum())
         if short:
@@ -256,8 +272,7 @@ class Loop:
         point = self.point(data, eta)
         levels = np.asarray(critical_levels(self.target, state.particles, as_float(eta), self.region, point))[1:]
         coverage = Coverage(int((levels <= self.level).sum()), len(levels))
-        concerns = concerns_of(reach, int(np.isnan(levels).sum()))
-        return Found(eta, coverage, point, data, state, eta, reach, concerns)
+        return coverage, point, data, reach, concerns_of(reach, int(np.isnan(levels).sum()))
 
     def point(self, particles: Particles, eta: float) -> Float[Array, " K"]:
         key = jax.random.fold_in(self.key, 1)
@@ -317,9 +332,16 @@ class Loop:
         return curve, pool(data)
 
     def _record(self, found: Found, live: LiveLine) -> None:
+        record = self.journal.note("record", lambda: self._record_of(found))
+        # What is had again brings its time with it.
+        self.began = min(self.began, time.perf_counter() - record.seconds)
+        self.trace.append(record)
+        live.iteration(record.iteration, record.eta, record.coverage, record.ess)
+
+    def _record_of(self, found: Found) -> Record:
         sizes = found.reach.ess
         drawn = self.target.constrained(found.particles)
-        record = Record(
+        return Record(
             iteration=len(self.trace) + 1,
             eta=found.eta,
             coverage=float(found.coverage),
@@ -330,8 +352,6 @@ class Loop:
             seconds=time.perf_counter() - self.began,
             intervals=np.asarray(_marginal_intervals(drawn, as_float(self.level))),
         )
-        self.trace.append(record)
-        live.iteration(record.iteration, record.eta, record.coverage, record.ess)
 
 
 def _side(answer: float, eta: float, level: float, coverage: float) -> float:

@@ -196,6 +196,15 @@ def fit(
         Path | None,
         typer.Option(metavar="FILE", help="To save the result to, .nc.", dir_okay=False, rich_help_panel=_OUTPUT),
     ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="To save to on the way: the same command, run again after it was killed, goes on from there.",
+            dir_okay=False,
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
 ) -> None:
     """Fit a linear model to a table, with an interval for each coefficient that covers as often as it says.
 
@@ -236,6 +245,7 @@ def fit(
                 names=chosen.names,
                 call=shlex.join(["calibayes", *sys.argv[1:]]),
                 seed=seed,
+                checkpoint=checkpoint,
             )
         with Console(stderr=True).status("calibrating each coefficient's interval"):
             own = result.intervals()

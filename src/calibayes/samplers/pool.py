@@ -25,6 +25,7 @@ from calibayes.target import Target, evaluate
 _STAGE = 16.0
 _MOST_STAGES = 20
 _SOME_MATCH = 0.01
+_NO_MATCH = 1e-6
 _ROUNDS = 3
 R_HAT_LIMIT = 1.02
 
@@ -78,8 +79,8 @@ def move_pool(key: PRNGKeyArray, pool: Pool, eta: float) -> Pool:
 def _to_the_matching_eta(key: PRNGKeyArray, target: Target, crew: Target, n_particles: int) -> tuple[Particles, float]:
     """Up from the prior until eta is within a factor of two of the matching value; then to that value.
 
-    Where the loss is a step function the posterior ends up on one step and no observation moves it any more: then to
-    where the match was best.
+    Where the loss is a step function the posterior ends up on one step and no observation moves it any more, and where
+    a plane separates two classes the hinge loss soon is zero: then to where the match was best.
     """
     walk_key, walkers = at_the_prior(key, crew, n_particles)
     keys = row_keys(walk_key, CREW)
@@ -97,7 +98,7 @@ def _to_the_matching_eta(key: PRNGKeyArray, target: Target, crew: Target, n_part
         if closest > _SOME_MATCH and eta > _STAGE * best:
             break
         eta = min(matching, _STAGE * eta)
-    if closest <= _SOME_MATCH:
+    if closest <= _NO_MATCH:
         raise RuntimeError(
             f"the posterior does not follow the data, at no learning rate up to {eta:.3g}: does the loss depend on the "
             "parameters? To start from a learning rate of your own, pass eta_init= with draws=."
