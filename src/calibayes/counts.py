@@ -5,14 +5,33 @@ array or are drawn as they are needed. Row 0 is the data: every observation once
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, Num, PRNGKeyArray, UInt32
+from jaxtyping import Array, Float, Int, Key, Num, PRNGKeyArray, PyTree, UInt32
 
 from calibayes.noise import as_uniforms, row_keys, threefry
+
+WIDE = 64
+"""Blocks taken at a time where little is done for each."""
+
+
+def scan_chunks(
+    step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, blocks: PyTree[Array], width: int
+) -> tuple[Any, Any]:
+    """`jax.lax.scan` over so many blocks at a time, what is left over in a last, shorter step."""
+    whole, rest = divmod(len(jax.tree.leaves(blocks)[0]), width)
+    chunks = jax.tree.map(lambda leaf: leaf[: whole * width].reshape(whole, width, *leaf.shape[1:]), blocks)
+    carry, found = jax.lax.scan(step, carry, chunks)
+    found = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+    if rest:
+        carry, last = step(carry, jax.tree.map(lambda leaf: leaf[whole * width :], blocks))
+        found = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), found, last)
+    return carry, found
 
 
 class Counts(eqx.Module):
@@ -44,8 +63,8 @@ class Counts(eqx.Module):
 
     def totals(self) -> Float[Array, " B"]:
         """Of all observations, row by row."""
-        start = jnp.zeros(self.n_rows)
-        return jax.lax.scan(lambda total, at: (total + self.block(at).sum(0), None), start, self.blocks)[0]
+        add = lambda total, at: (total + jax.vmap(self.block)(at).sum((0, 1)), None)
+        return scan_chunks(add, jnp.zeros(self.n_rows), self.blocks, WIDE)[0]
 
 
 class Stored(Counts):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array, Float, PyTree
 
-from calibayes.counts import Counts
+from calibayes.counts import Counts, scan_chunks
 
 _UNROLL = 8
 _AT_ONCE = 2**14
@@ -56,13 +56,8 @@ def risk_in_chunks(
         counted = flat(jax.vmap(counts.block)(at))
         return total + fused_risk(rho, theta, jax.tree.map(flat, data), flat(base), counted, finite), None
 
-    length = _AT_ONCE // base.shape[1]
-    whole = len(base) // length
-    everything = (blocks, base, counts.blocks)
-    chunks = jax.tree.map(lambda leaf: leaf[: whole * length].reshape(whole, length, *leaf.shape[1:]), everything)
-    total, _ = jax.lax.scan(add, jnp.zeros(theta.shape[1:], theta.dtype), chunks)
-    rest = jax.tree.map(lambda leaf: leaf[whole * length :], everything)
-    return add(total, rest)[0] if len(base) % length else total
+    start = jnp.zeros(theta.shape[1:], theta.dtype)
+    return scan_chunks(add, start, (blocks, base, counts.blocks), _AT_ONCE // base.shape[1])[0]
 
 
 def fused_risk(

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from calibayes.counts import WIDE, scan_chunks
 from calibayes.particles import Particles, covariance, factor, inverse_factor, mean
 from calibayes.target import Target
 from calibayes.together import jit
@@ -33,12 +34,15 @@ def influences(target: Target, particles: Particles, eta: Float[Array, " R"]) ->
     scaled = (centred * (eta[:, None] * particles.weights)[None] / theta.shape[1]).reshape(len(theta), -1)
     losses_of = target.losses(theta.reshape(len(theta), 1, -1))
 
-    def block(_, data):
-        losses = jnp.stack(losses_of(data))[:, 0]
-        return None, -scaled @ jnp.where(jnp.isfinite(losses), losses, 0.0).T
+    def chunk(_, data):
+        losses = jax.vmap(lambda block: jnp.stack(losses_of(block))[:, 0])(data)
+        losses = jnp.where(jnp.isfinite(losses), losses, 0.0)
+        return None, -jnp.tensordot(losses, scaled, ((2,), (1,)))
 
-    _, by_block = jax.lax.scan(block, None, target.data)
-    of_all = jnp.moveaxis(by_block, 0, 1).reshape(len(theta), -1)
+    # On a processor, as many losses at a time as its cache holds.
+    width = 1 if jax.default_backend() == "cpu" else WIDE
+    _, by_block = scan_chunks(chunk, None, target.data, width)
+    of_all = by_block.reshape(-1, len(theta)).T
     return jnp.where(jnp.arange(of_all.shape[1])[None] < target.counts.n, of_all, 0.0)
 
 
@@ -54,14 +58,14 @@ def matching_eta(target: Target, particles: Particles, eta: Float[Array, " R"]) 
 def shifts(target: Target, influence: Float[Array, "K N"]) -> Float[Array, "K B"]:
     """How far each row's counts move the mean. A row's total matters for its spread and not for its place."""
     counts = target.counts
-    by_block = jnp.moveaxis(influence.reshape(len(influence), *target.base.shape), 1, 0)
+    by_block = influence.T.reshape(*target.base.shape, -1)
 
-    def add(sums, scanned):
-        moves, at = scanned
-        counted = counts.block(at)
+    def add(sums, chunk):
+        moves, at = chunk
+        counted = jax.vmap(counts.block)(at)
         moved, total = sums
-        return (moved + moves @ counted, total + counted.sum(0)), None
+        return (moved + jnp.tensordot(moves, counted, ((0, 1), (0, 1))), total + counted.sum((0, 1))), None
 
     start = jnp.zeros((len(influence), counts.n_rows)), jnp.zeros(counts.n_rows)
-    (moved, totals), _ = jax.lax.scan(add, start, (by_block, counts.blocks))
+    (moved, totals), _ = scan_chunks(add, start, (by_block, counts.blocks), WIDE)
     return moved * (counts.n.astype(float) / totals)[None] - influence.sum(1)[:, None]

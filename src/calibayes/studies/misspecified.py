@@ -82,7 +82,7 @@ def work(case: Case) -> list[Line]:
     lines = []
     for calibrated in lines_of(case, found, theta):
         at_one = found[calibrated.region].result.level_of(theta, eta=1.0)
-        beside = replace(calibrated, iterations=0, converged=True, seconds=math.nan, how="", note="")
+        beside = replace(calibrated, iterations=0, converged=True, seconds=math.nan, how="", note="", machine="")
         plain = replace(beside, sampler="eta 1", eta=1.0, eta_se=0.0, truth=at_one)
         sandwich = replace(beside, sampler="sandwich", eta=math.nan, eta_se=math.nan, truth=wald[calibrated.region])
         # The one whose presence says that the case is done comes last.
