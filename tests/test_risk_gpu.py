@@ -27,10 +27,10 @@ def interpreted(monkeypatch):
     monkeypatch.setattr(risk_gpu, "fused_risk", lambda *args: fused_risk(*args, interpret=True))
 
 
-def target_of(loss):
-    x, y = cb.datasets.heart_disease() if loss.margin else cb.datasets.median_regression(60)
-    counts = np.random.default_rng(1).poisson(1, size=(ROWS - 1, 41))
-    return make_target(cb.GibbsModel(loss, cb.priors.Normal()), (x[:41], y[:41]), counts, x.shape[1])
+def target_of(loss, n=41):
+    x, y = cb.datasets.heart_disease() if loss.margin else cb.datasets.median_regression(n)
+    counts = np.random.default_rng(1).poisson(1, size=(ROWS - 1, n))
+    return make_target(cb.GibbsModel(loss, cb.priors.Normal()), (x[:n], y[:n]), counts, x.shape[1])
 
 
 def by_kernel(target, theta):
@@ -58,6 +58,18 @@ def test_chunks(interpreted, monkeypatch):
     target = make_target(model, (x, y), lambda n: Drawn.of(jax.random.key(0), ROWS - 1, 107, n), 2)
     theta = jnp.asarray(np.random.default_rng(0).normal(size=(2, ROWS, SIZE)), float)
     np.testing.assert_allclose(by_kernel(target, theta), target.risk(theta), rtol=1e-5, atol=2e-4)
+
+
+def test_observations_are_split(interpreted, monkeypatch):
+    """Between programs, unevenly: five rows with a tile each leave room for three shares of 14 blocks."""
+    target = target_of(LOSSES["own"], 107)
+    theta = jnp.asarray(np.random.default_rng(0).normal(size=(2, ROWS, SIZE)), float)
+    expected = np.asarray(target.risk(theta))
+    for programs in (1, 15):
+        monkeypatch.setattr(risk_gpu, "_PROGRAMS", programs)
+        found = np.asarray(by_kernel(target, theta))
+        np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=4e-4)
 
 
 def test_what_suits(monkeypatch):

@@ -21,6 +21,8 @@ _AT_ONCE = 2**14
 _FEWEST = 8
 """Particles a row, below which the scan is better."""
 _MOST_PARAMETERS = 32
+_PROGRAMS = 2**11
+_FEWEST_BLOCKS = 4
 _FULL = 2**18
 """Particles from which there is work for every processor, if each takes as many as it can hold."""
 _KNOWN = """
@@ -69,13 +71,24 @@ def fused_risk(
     finite: bool,
     interpret: bool = False,
 ) -> Float[Array, "B M"]:
-    """Sum over observations of `counts * (rho(offset + x @ theta, y) - base)`; N is a multiple of 8."""
+    """Sum over observations of `counts * (rho(offset + x @ theta, y) - base)`.
+
+    Where particles are too few to occupy a GPU, the observations are split between programs too.
+    """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
     dim, n_rows, size = theta.shape
     tile, warps = _tile(theta)
     padded = jnp.pad(theta, ((0, 0), (0, 0), (0, -size % tile)))
+    tiles, blocks = padded.shape[-1] // tile, -(-len(base) // _UNROLL)
+    splits = max(1, min(_PROGRAMS // (n_rows * tiles), blocks // _FEWEST_BLOCKS))
+    each = -(-blocks // splits)
+    # Observations that only fill up the last split count nowhere.
+    fill = each * splits * _UNROLL - len(base)
+    data, base, counts = jax.tree.map(
+        lambda leaf: jnp.pad(leaf, ((0, fill), *((0, 0),) * (leaf.ndim - 1))), (data, base, counts)
+    )
     closed = _closed(rho, tile)
     constants = [jnp.asarray(constant)[None] for constant in closed.consts]
 
@@ -83,12 +96,12 @@ def fused_risk(
         *constant_refs, out_ref = refs
         loss = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, [ref[0] for ref in constant_refs]))
         particles = [theta_ref[k, 0, :] for k in range(dim)]
-        row = pl.program_id(0)
+        row, first = pl.program_id(0), pl.program_id(2) * each
 
         def block(start, total):
             here, own = jnp.zeros(tile, theta.dtype), jnp.zeros((), theta.dtype)
             for i in range(_UNROLL):
-                at = start * _UNROLL + i
+                at = (first + start) * _UNROLL + i
                 prediction = jnp.full(tile, offset_ref[at], theta.dtype)
                 for k in range(dim):
                     prediction = prediction + x_ref[at, k] * particles[k]
@@ -98,19 +111,19 @@ def fused_risk(
                 own = own + count * base_ref[at]
             return total + (here - own)
 
-        out_ref[0, :] = jax.lax.fori_loop(0, len(base) // _UNROLL, block, jnp.zeros(tile, theta.dtype))
+        out_ref[0, 0, :] = jax.lax.fori_loop(0, each, block, jnp.zeros(tile, theta.dtype))
 
     whole = pl.BlockSpec(memory_space=pl.ANY)
     call = pl.pallas_call(
         kernel,
-        grid=(n_rows, padded.shape[-1] // tile),
-        in_specs=[pl.BlockSpec((dim, 1, tile), lambda b, m: (0, b, m)), *[whole] * (5 + len(constants))],
-        out_specs=pl.BlockSpec((1, tile), lambda b, m: (b, m)),
-        out_shape=jax.ShapeDtypeStruct((n_rows, padded.shape[-1]), theta.dtype),
+        grid=(n_rows, tiles, splits),
+        in_specs=[pl.BlockSpec((dim, 1, tile), lambda b, m, _: (0, b, m)), *[whole] * (5 + len(constants))],
+        out_specs=pl.BlockSpec((1, 1, tile), lambda b, m, part: (part, b, m)),
+        out_shape=jax.ShapeDtypeStruct((splits, n_rows, tiles * tile), theta.dtype),
         compiler_params=None if interpret else triton.CompilerParams(num_warps=warps, num_stages=1),
         interpret=interpret,
     )
-    return call(padded, *data, base, counts.T, *constants)[:, :size]
+    return call(padded, *data, base, counts.T, *constants).sum(0)[:, :size]
 
 
 def _tile(theta: Float[Array, "K B M"]) -> tuple[int, int]:
