@@ -130,8 +130,8 @@ def _figure4(times: Sequence[Sequence[Line]], lines: Sequence[Line]) -> str:
     return f"""## Figure 4: computation time
 
 `calibayes study figure4`: the box; calibrations in which nothing was compiled, one at a time, on
-{_machine(times[0])}: so many cores each, if others were at work on the rest. Transport's include its audit. "At most" is what one took that had to be compiled, where there is
-no other.{left_out}
+{_machine(times[0])}: so many cores each, if others were at work on the rest. Transport's include its audit. "At most"
+is what one took that had to be compiled, where there is no other.{left_out}
 
 ![Seconds by method and N](figure4.png)
 
