@@ -10,6 +10,7 @@ from calibayes.curve import critical_levels
 from calibayes.functions import as_float
 from calibayes.particles import ess
 from calibayes.regions import as_region
+from calibayes.samplers import transport
 from calibayes.samplers.start import CREW
 from calibayes.samplers.transport import failing
 from calibayes.target import make_target
@@ -191,6 +192,19 @@ def test_rows_whose_weights_fail_are_sampled(problem, unfitted):
     assert in_sd.max() > 0.5 > 4.5 / M**0.5
     # And once mended it is done.
     assert cb.Transport(n_particles=M, max_evaluations=1).mend(target, mended, nothing) is mended
+
+
+def test_many_rows_to_sample_are_told_of_before(problem, unfitted, monkeypatch):
+    """It may take long, and nobody knows while it does."""
+    target, _, _ = problem
+    monkeypatch.setattr(transport, "failing", lambda log_weights: np.arange(len(log_weights)) % 2 == 1)
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(transport, "_finish", stop)
+    with pytest.warns(cb.CalibrationWarning, match=r"fail on 62 of 125 rows.*long"), pytest.raises(KeyboardInterrupt):
+        cb.Transport(n_particles=M, max_evaluations=1).mend(target, unfitted, nothing)
 
 
 def test_reach_says_what_happened(problem, unfitted):

@@ -11,6 +11,7 @@ twice the map's width, weighted for a quarter of eta, climb from there. What wei
 that no particle came to, an audit can (`calibayes.audit`).
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import ClassVar, NamedTuple
 
@@ -20,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from calibayes.checks import CalibrationWarning
 from calibayes.diagnostics import pareto_k, pareto_k_limit
 from calibayes.functions import as_float
 from calibayes.noise import row_keys
@@ -42,6 +44,7 @@ LOW_ESS = 0.1
 _STEP = 2.5
 """The pool follows eta by powers of this: maps scale it over less than half a step."""
 _BROADER = 4.0
+_MANY_FAIL = 0.25
 
 _ENOUGH_DRAWS = 2_000
 """Draws a row, over snapshots, for the noise in its level not to blur the coverage curve."""
@@ -175,6 +178,12 @@ class Transport(Sampler):
         failed = np.flatnonzero(failing(state.particles.log_weights) & ~state.repaired)
         if not self.repair or not len(failed):
             return state
+        if len(failed) > max(CREW, _MANY_FAIL * target.n_rows):
+            message = (
+                f"the weights fail on {len(failed)} of {target.n_rows} rows, whose posteriors are far from normal: "
+                "each is sampled by itself, which takes long. A narrower prior, or fewer bootstrap rows, takes less."
+            )
+            warnings.warn(message, CalibrationWarning, stacklevel=2)
         particles, unmixed = state.particles, state.unmixed.copy()
         for start in range(0, len(failed), CREW):
             rows = failed[start : start + CREW]
