@@ -27,6 +27,10 @@ class CalibrationWarning(UserWarning):
     """Something about a calibration that its user should know."""
 
 
+class LongRunWarning(CalibrationWarning):
+    """Said when what comes next will take long."""
+
+
 class Observations(NamedTuple):
     """Checked data: arrays on the host with N leading, the number of parameters and their names."""
 

@@ -203,7 +203,7 @@ def test_many_rows_to_sample_are_told_of_before(problem, unfitted, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(transport, "_finish", stop)
-    with pytest.warns(cb.CalibrationWarning, match=r"fail on 62 of 125 rows.*long"), pytest.raises(KeyboardInterrupt):
+    with pytest.warns(cb.LongRunWarning, match=r"fail on 62 of 125 rows.*long"), pytest.raises(KeyboardInterrupt):
         cb.Transport(n_particles=M, max_evaluations=1).mend(target, unfitted, nothing)
 
 

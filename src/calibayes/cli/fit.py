@@ -350,10 +350,22 @@ def _bad_input() -> Iterator[None]:
 
 @contextmanager
 def _collected() -> Iterator[list[str]]:
-    """Warnings about the calibration, to be said once, below the numbers; others are passed on."""
+    """Warnings about the calibration, to be said once, below the numbers; others are passed on.
+
+    What takes long is said at once.
+    """
     said: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", cb.CalibrationWarning)
+        keep = warnings.showwarning
+
+        def show(message: Any, category: Any, *rest: Any, **options: Any) -> None:
+            if issubclass(category, cb.LongRunWarning):
+                typer.echo(f"Note: {message}", err=True)
+            else:
+                keep(message, category, *rest, **options)
+
+        warnings.showwarning = show
         yield said
     for warning in caught:
         if not issubclass(warning.category, cb.CalibrationWarning):

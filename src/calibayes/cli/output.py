@@ -21,7 +21,7 @@ from calibayes.result import Intervals, Result
 
 _FAR = 5.0
 """Standard deviations of a column from which on zero is far outside of it."""
-_FEW_ROWS = "in our studies 95% intervals then cover some 90%"
+_FEW_ROWS = "in our study of median regression with 2 parameters, on 100 rows, 95% sets covered some 90%"
 _CALLED = {"Absolute": "Least absolute error", "Squared": "Least squares"}
 
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from calibayes.checks import CalibrationWarning
+from calibayes.checks import LongRunWarning
 from calibayes.diagnostics import pareto_k, pareto_k_limit
 from calibayes.functions import as_float
 from calibayes.noise import row_keys
@@ -183,7 +183,7 @@ class Transport(Sampler):
                 f"the weights fail on {len(failed)} of {target.n_rows} rows, whose posteriors are far from normal: "
                 "each is sampled by itself, which takes long. A narrower prior, or fewer bootstrap rows, takes less."
             )
-            warnings.warn(message, CalibrationWarning, stacklevel=2)
+            warnings.warn(message, LongRunWarning, stacklevel=2)
         particles, unmixed = state.particles, state.unmixed.copy()
         for start in range(0, len(failed), CREW):
             rows = failed[start : start + CREW]

@@ -28,6 +28,10 @@ _WIDEST = 20
 
 
 _USUAL = ("SVM", "N 1,600")
+_FEW = 20
+"""Datasets, below which a share says nothing."""
+_SOME = 5
+"""Runs, below which a coefficient of variation says nothing."""
 """Variants that differ from nothing."""
 
 
@@ -165,9 +169,9 @@ def table1(lines: Sequence[Line]) -> Table:
     return Table([*columns, "eta: median (quartiles)", "not converged, warned"], rows)
 
 
-def short_table1(lines: Sequence[Line]) -> Table:
-    """The box alone, with its seconds."""
-    seconds = {(cell.n, cell.sampler): np.median(cell.seconds) for cell in timed(lines)}
+def short_table1(lines: Sequence[Line], of_one_machine: Sequence[Line]) -> Table:
+    """The box alone, with the seconds of some lines; no share of a few datasets."""
+    seconds = {(cell.n, cell.sampler): np.median(cell.seconds) for cell in timed(of_one_machine)}
     rows = []
     for cell in cells(line for line in lines if line.region == "box" and line.sampler != KNOWN):
         paper, took = PAPER_COVERAGE.get((cell.sampler, cell.n)), seconds.get((cell.n, cell.sampler))
@@ -176,7 +180,7 @@ def short_table1(lines: Sequence[Line]) -> Table:
                 f"{cell.n:,}",
                 NAMES[cell.sampler],
                 "" if paper is None else f"{paper:.1f}",
-                cell.share,
+                cell.share if cell.number >= _FEW else "-",
                 f"{cell.number}",
                 f"{np.median(cell.etas):.2f}",
                 "" if took is None else f"{took:.1f}",
@@ -221,10 +225,11 @@ def times(lines: Sequence[Line]) -> Table:
     for cell in found:
         ratio = f"{np.median(cell.seconds) / fastest[cell.n]:.1f}" if cell.n in fastest else ""
         seconds = _quartiles(cell.seconds, ".2f")
-        variation = f"{cell.variation:.2f}" if len(cell.seconds) > 1 else ""
+        variation = f"{cell.variation:.2f}" if len(cell.seconds) >= _SOME else ""
         rows.append([f"{cell.n:,}", NAMES[cell.sampler], str(len(cell.seconds)), seconds, variation, ratio])
     bounds = compiled(lines).items()
     rows += [[f"{n:,}", NAMES[sampler], "0", f"at most {bound:.2f}", "", ""] for (n, sampler), bound in bounds]
+    rows.sort(key=lambda row: (int(row[0].replace(",", "")), row[1]))
     columns = ["N", "method", "runs", "seconds: median (quartiles)", "coefficient of variation"]
     return Table([*columns, "relative to transport"], rows)
 
@@ -244,7 +249,7 @@ def figure5(lines: Sequence[Line], of_one_machine: Sequence[Line] | None = None)
                 NAMES[cell.sampler],
                 "0" if own is None else str(len(own.seconds)),
                 bounds.get(cell.sampler, "") if own is None else f"{np.median(own.seconds):.2g}",
-                "" if own is None or len(own.seconds) < 2 else f"{own.variation:.3f}",
+                "" if own is None or len(own.seconds) < _SOME else f"{own.variation:.3f}",
                 "" if minutes is None else f"{60 * minutes:.0f}",
                 "" if variation is None else f"{variation:.3f}",
                 str(len(cell.etas)),
@@ -272,17 +277,27 @@ def misspecified(lines: Sequence[Line]) -> Table:
 
 
 def by_variant(lines: Sequence[Line]) -> Table:
+    known = {cell: f"{ratio:.2f}" for ratio, _, cell in ratios(lines)}
     rows = []
-    usual = {(line.n, line.dataset): line.eta for line in lines if line.problem in _USUAL and line.region == "box"}
     for cell in cells(lines):
         covered = "" if np.isnan(cell.coverage) else cell.share
         middle = f"{np.median(cell.etas):.3f}" if len(cell.etas) else ""
-        ratios = [line.eta / usual[line.n, line.dataset] for line in cell.lines if (line.n, line.dataset) in usual]
-        ratio = f"{np.nanmedian(ratios):.2f}" if np.isfinite(ratios).any() else ""
-        rows.append([cell.problem, cell.region, str(cell.number), middle, ratio, covered, cell.warned])
+        rows.append([cell.problem, cell.region, str(cell.number), middle, known.get(cell, ""), covered, cell.warned])
     columns = ["variant", "set", "runs", "median eta", "median ratio to the box, same data"]
     columns += ["covered, % (error)", "not converged, warned"]
     return Table(columns, rows)
+
+
+def ratios(lines: Sequence[Line]) -> list[tuple[float, float, Cell]]:
+    """Of every variant: the median ratio of its etas to the box's on the same data, and the box's own median."""
+    usual = {(line.n, line.dataset): line.eta for line in lines if line.problem in _USUAL and line.region == "box"}
+    found = []
+    for cell in cells(lines):
+        own = [line.eta / usual[line.n, line.dataset] for line in cell.lines if (line.n, line.dataset) in usual]
+        if np.isfinite(own).any():
+            middle = float(np.median([eta for (n, _), eta in usual.items() if n == cell.n]))
+            found.append((float(np.nanmedian(own)), middle, cell))
+    return found
 
 
 def _quartiles(values: np.ndarray, form: str) -> str:
