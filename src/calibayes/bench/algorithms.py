@@ -1,6 +1,8 @@
 """Transport against the paper's two algorithms: whole calibrations on the same rows, for the same set."""
 
+from collections.abc import Callable
 from functools import partial
+from statistics import median
 from typing import Any
 
 import calibayes as cb
@@ -18,24 +20,38 @@ def measure(sizes: Sizes) -> Measured:
 def _one(data: Data, particles: int, sizes: Sizes, found: Measured) -> None:
     options: dict[str, Any] = {"bootstrap": rows_of(len(data.y), sizes.rows), "progress": False}
     call = partial(cb.calibrate, data.model, (data.x, data.y), region="box", **options)
-    ours = {}
-    for name, audit in ((f"transport, {data.shape}", False), (f"transport with its audit, {data.shape}", True)):
-        ours[name] = warm_transport(partial(call, sampler=cb.Transport(n_particles=particles, audit=audit)))
+    ours = {
+        f"transport, {data.shape}": Repeated(partial(call, sampler=cb.Transport(n_particles=particles))),
+        f"transport with its audit, {data.shape}": Repeated(
+            partial(call, sampler=cb.Transport(n_particles=particles, audit=True))
+        ),
+    }
     smc = partial(cb.gpc_smc, data.model, (data.x, data.y), n_particles=particles, **options)
     mcmc = partial(cb.gpc_mcmc, data.model, (data.x, data.y), n_draws=sizes.chain, **options)
     for peer, algorithm in ((f"GPC-SMC, M {particles:,}", smc), (f"GPC-MCMC, R {sizes.chain:,}", mcmc)):
         timed(partial(algorithm, seed=0, max_iterations=1))
         theirs, their_seconds = timed(partial(algorithm, seed=1))
-        for name, (result, seconds) in ours.items():
-            note = f"{_said(result)}; theirs {_said(theirs)}"
-            found.ratios.append(Ratio(name, peer, seconds, their_seconds, note=note))
+        for name, own in ours.items():
+            note = f"{_said(own.result)}; theirs {_said(theirs)}"
+            found.ratios.append(Ratio(name, peer, own.seconds(), their_seconds, note=note))
 
 
-def warm_transport(call: Any, seeds: tuple[int, ...] = (1, 2, 3)) -> tuple[cb.Result, float]:
-    """A calibration and its seconds, the median over seeds, after one that compiles."""
-    timed(partial(call, seed=0))
-    runs = sorted((timed(partial(call, seed=seed)) for seed in seeds), key=lambda run: run[1])
-    return runs[len(runs) // 2]
+class Repeated:
+    """A calibration by transport, compiled, and timed again whenever another has been, for both to meet one machine."""
+
+    def __init__(self, call: Callable[..., cb.Result]):
+        self.call = call
+        self.result: cb.Result = timed(partial(call, seed=0))[0]
+        self.before = self._times()
+
+    def seconds(self) -> float:
+        """The median over seeds, of those timed before and of as many more."""
+        after = self._times()
+        both, self.before = [*self.before, *after], after
+        return median(both)
+
+    def _times(self) -> list[float]:
+        return [timed(partial(self.call, seed=seed))[1] for seed in range(3)]
 
 
 def _said(result: cb.Result) -> str:

@@ -64,7 +64,7 @@ def _measure(json: Path | None, quick: bool, only: list[str]) -> None:
         for line in tables.notes(measured.ratios):
             console.print(f"- {line}", style="dim", highlight=False)
         for line in measured.skipped:
-            console.print(f"Skipped: {line}", style="dim")
+            console.print(f"Not measured: {line}", style="dim")
         console.print()
 
     run(names, problems.QUICK if quick else problems.Sizes(), report, show)

@@ -43,8 +43,8 @@ def _around(page: Path) -> tuple[str, str]:
 _HEAD = """# Speed
 
 Every number here is a ratio of two things measured in one run, in turns, on one machine: times alone say more of the
-machine. The ratio is theirs to ours, so 10 means that ours takes a tenth. Compilation is counted nowhere but under
-"Cold start". Seconds stand beside, for scale.
+machine. The ratio is theirs to ours, so 10 means that ours takes a tenth; an aim is the least that we want of it, or
+the most of a slope. Compilation is counted nowhere but under "Cold start". Seconds stand beside, for scale.
 
     calibayes bench                                    # minutes; --quick for less, --only engine for one part
     calibayes bench --json results/bench_cpu.json      # keep what was measured
@@ -59,9 +59,9 @@ def _report(name: str, report: Report, docs: Path) -> str:
     for part, words in _WORDS.items():
         if part in report.parts:
             parts.append(_part(words, report.parts[part]))
-    if "scaling" in report.parts:
-        _plot(report.parts["scaling"], docs / _plot_of(name))
-        parts[-1] += f"\n\n![Seconds by size, in logarithms]({_plot_of(name)})"
+        if part == "scaling" and part in report.parts:
+            _plot(report.parts[part], docs / _plot_of(name))
+            parts.append(f"![Seconds by size, in logarithms]({_plot_of(name)})")
     return "\n\n".join(parts)
 
 
@@ -76,7 +76,7 @@ def _part(words: str, measured: Measured) -> str:
         said.append(f"Of the import's time, by package: {shares}.")
     if measured.quick:
         said.append("From a quick run, at small sizes.")
-    return "\n\n".join([*said, *measured.skipped])
+    return "\n\n".join([*said, *(f"Not measured: {line}" for line in measured.skipped)])
 
 
 _WORDS = {
@@ -134,10 +134,12 @@ def _lines(axis: Any, lines: Sequence[tuple[str, dict[str, Any]]]) -> None:
         label = f"{name}: {line['slope']:.2f}"
         axis.plot(times, line["seconds"], marker="o", markersize=3.5, linewidth=1.2, color=COLOURS[name], label=label)
     first, most = lines[0][1]["seconds"][0], max(len(line["sizes"]) for _, line in lines) - 1
-    axis.plot([1, 2**most], [first, first * 2**most], color="black", linewidth=0.8, linestyle=":", label="slope 1")
+    axis.plot(
+        [1, 2**most], [first, first * 2**most], color="black", linewidth=0.8, linestyle=":", label="1, to compare"
+    )
     axis.set_xscale("log", base=2)
     logarithmic(axis)
     axis.set_xticks([2**i for i in range(most + 1)], [f"x {2**i}" for i in range(most + 1)])
     axis.grid(linewidth=0.4, alpha=0.5)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(fontsize=7, frameon=False)
+    axis.legend(fontsize=7, frameon=False, title="slope", title_fontsize=7)

@@ -10,9 +10,10 @@ import numpy as np
 
 from calibayes.bench.measured import Measured
 
-CHAIN = 16
-"""Multiply-adds between a load and a store."""
-_TIMES = 64
+CHAIN, TIMES = 16, 64
+"""Multiply-adds between a load and a store, and how often they are made."""
+_LONG_CHAIN, _FEW_TIMES = 512, 4
+"""On accelerators, whose every load comes from far."""
 
 
 class Chains(NamedTuple):
@@ -25,7 +26,7 @@ class Chains(NamedTuple):
 def chains(found: Measured) -> list[Chains]:
     """The ways to compile them; the peak is the most that any reaches."""
     on_cpu = jax.default_backend() == "cpu"
-    ways = [_by_xla(2**20 if on_cpu else 2**26)]
+    ways = [_by_xla(2**20, CHAIN, TIMES) if on_cpu else _by_xla(2**26, _LONG_CHAIN, _FEW_TIMES)]
     if on_cpu:
         try:
             from calibayes.bench import handwritten
@@ -33,21 +34,21 @@ def chains(found: Measured) -> list[Chains]:
             found.skipped.append("numba is not installed: the peak is by XLA alone.")
         else:
             values = np.linspace(0, 1, 2**20, dtype=np.float32)
-            call = partial(handwritten.chains, values, np.float32(0.999), np.float32(0.001), _TIMES)
-            ways.append(Chains(call, 2 * CHAIN * _TIMES * values.size))
+            call = partial(handwritten.chains, values, np.float32(0.999), np.float32(0.001), TIMES)
+            ways.append(Chains(call, 2 * CHAIN * TIMES * values.size))
     return ways
 
 
-def _by_xla(size: int) -> Chains:
+def _by_xla(size: int, length: int, times: int) -> Chains:
     @jax.jit
     def chains(values, factor, term):
         def one(_, values):
-            for _ in range(CHAIN):
+            for _ in range(length):
                 values = values * factor + term
             return values
 
-        return jax.lax.fori_loop(0, _TIMES, one, values)
+        return jax.lax.fori_loop(0, times, one, values)
 
     # Numbers that are known when it is compiled would be folded.
     call = partial(chains, jnp.linspace(0, 1, size), jnp.asarray(0.999, float), jnp.asarray(0.001, float))
-    return Chains(call, 2 * CHAIN * _TIMES * size)
+    return Chains(call, 2 * length * times * size)
