@@ -4,6 +4,7 @@ import json
 import sys
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from calibayes.bench import PARTS, chosen, measured, problems
 from calibayes.bench.engine import measure as measure_engine
 from calibayes.bench.measured import Measured, Ratio, Report, best_of, load, slope
 from calibayes.bench.page import BEGIN, END, write
-from calibayes.bench.peers import Chains, _weighted_multi_ess
+from calibayes.bench.peers import Chains, Rows, _weighted_multi_ess, random_walk
 from calibayes.cli import app
 from calibayes.diagnostics import multi_ess
 from calibayes.particles import Particles, normalise
@@ -57,6 +58,31 @@ def test_chains_until_an_effective_size():
     assert Chains(warm_up=1.0, seconds=10.0, draws=2000, size=200.0).until(800.0) == 41.0
 
 
+@pytest.fixture
+def normals():
+    """Standard normals on four rows, shifted by their counts."""
+    shifts = jnp.arange(4.0)[:, None]
+    density = lambda theta, row: -0.5 * ((theta - row) ** 2).sum()
+    return Rows(density, shifts, jnp.broadcast_to(shifts, (4, 2)), jnp.eye(2))
+
+
+def test_a_peer_is_worth_what_its_draws_are(normals):
+    """A random walk in two dimensions is worth some tenth of its draws, and costs in proportion."""
+    pytest.importorskip("blackjax")
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        chains = random_walk(normals, TINY._replace(draws=2000))
+    assert chains.draws == 2000
+    assert 0.05 < chains.size / chains.draws < 0.3
+    assert chains.seconds > 0
+
+
+def test_a_peer_that_is_missing_is_named(normals, monkeypatch):
+    monkeypatch.setitem(sys.modules, "blackjax", None)
+    with pytest.raises(ImportError) as error:
+        random_walk(normals, TINY)
+    assert error.value.name == "blackjax"
+
+
 def test_weighted_effective_size_of_equal_weights_is_multi_ess():
     rng = np.random.default_rng(0)
     theta = jnp.asarray(rng.normal(size=(2, 3, 400)), float)
@@ -67,13 +93,13 @@ def test_weighted_effective_size_of_equal_weights_is_multi_ess():
 
 
 def test_weights_cost_what_they_cost():
-    """A normal tilted to 0.8 of its precision: M / E[w^2 z^2] draws for the mean, in closed form."""
+    """A normal widened to 0.8 of its precision: M var / E[w^2 z^2] draws' worth for the mean, in closed form."""
     rng = np.random.default_rng(1)
-    z = jnp.asarray(rng.normal(size=(1, 20, 4000)), float)
-    log_weights = normalise(-0.1 * z[0] ** 2)
+    z = jnp.asarray(rng.normal(size=(1, 100, 4000)), float)
+    log_weights = normalise(0.1 * z[0] ** 2)
     sizes = np.asarray(_weighted_multi_ess(Particles(z, log_weights, log_weights, log_weights)))
-    # Weights are N(0, 1 / 1.2) to N(0, 1): E[w^2 z^2] = 1.2 * 1.4^-1.5, and the posterior's variance is 1 / 1.2.
-    assert np.median(sizes) == pytest.approx(4000 / 1.2 / (1.2 * 1.4**-1.5), rel=0.1)
+    # Weights are N(0, 1 / 0.8) to N(0, 1): E[w^2 z^2] = 0.8 * 0.6^-1.5, and the variance is 1 / 0.8.
+    assert np.median(sizes) == pytest.approx(4000 / 0.8 / (0.8 * 0.6**-1.5), rel=0.1)
 
 
 def test_what_is_run():
