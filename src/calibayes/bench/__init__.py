@@ -1,11 +1,11 @@
 """Speed as ratios, both sides measured in one run: `calibayes bench`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from calibayes.bench.measured import Measured, Report
+    from calibayes.bench.measured import Measured
     from calibayes.bench.problems import Sizes
 
 
@@ -34,9 +34,6 @@ def chosen(only: Sequence[str], quick: bool) -> list[str]:
     return [name for name, part in PARTS.items() if (name in only if only else not (quick and part.long))]
 
 
-def run(names: Sequence[str], sizes: "Sizes", report: "Report", show: "Callable[[str, Measured], None]") -> None:
-    """Measure parts one after another, each stored and shown when it is done."""
-    for name in names:
-        measured = import_module(f"calibayes.bench.{name}").measure(sizes)
-        report.add(name, measured)
-        show(name, measured)
+def measure(name: str, sizes: "Sizes") -> "Measured":
+    """Measure one part."""
+    return import_module(f"calibayes.bench.{name}").measure(sizes)

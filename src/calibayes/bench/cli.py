@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from calibayes.bench import PARTS, chosen, run
+from calibayes.bench import PARTS, chosen, measure
 
 if TYPE_CHECKING:
     from calibayes.bench.measured import Measured
@@ -49,22 +49,29 @@ def _page(results: Path, docs: Path) -> None:
 def _measure(json: Path | None, quick: bool, only: list[str]) -> None:
     names = chosen(only, quick)
     # Nothing that computes is imported before it is asked for, so that help comes at once.
-    from calibayes.bench import problems, tables
+    from calibayes.bench import problems
     from calibayes.bench.measured import Report
 
     console = Console()
     report = Report.here(json)
     console.print(f"{report.machine}\n", highlight=False)
 
-    def show(name: str, measured: "Measured") -> None:
-        console.print(f"[bold]{PARTS[name].title}[/bold] ({name})")
-        for table in (tables.ratios(measured.ratios), tables.slopes(measured)):
-            if table.rows:
-                console.print(table.rich())
-        for line in tables.notes(measured.ratios):
-            console.print(f"- {line}", style="dim", highlight=False)
-        for line in measured.skipped:
-            console.print(f"Not measured: {line}", style="dim")
-        console.print()
+    for name in names:
+        with console.status(f"{PARTS[name].title}, {'minutes' if PARTS[name].long and not quick else 'seconds'}"):
+            measured = measure(name, problems.QUICK if quick else problems.Sizes())
+        report.add(name, measured)
+        _show(console, name, measured)
 
-    run(names, problems.QUICK if quick else problems.Sizes(), report, show)
+
+def _show(console: Console, name: str, measured: "Measured") -> None:
+    from calibayes.bench import tables
+
+    console.print(f"[bold]{PARTS[name].title}[/bold] ({name})")
+    for table in (tables.ratios(measured.ratios), tables.slopes(measured)):
+        if table.rows:
+            console.print(table.rich())
+    for line in tables.notes(measured.ratios):
+        console.print(f"- {line}", style="dim", highlight=False)
+    for line in measured.skipped:
+        console.print(f"Not measured: {line}", style="dim")
+    console.print()
