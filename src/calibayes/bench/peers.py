@@ -144,6 +144,11 @@ def _size(chains: Float[Array, "B R K"]) -> float:
     return float(np.median(jax.vmap(multi_ess_of)(chains)))
 
 
+def _nuts_draws(sizes: Sizes) -> int:
+    """A tenth as many as of the walk, for each is many gradients; no fewer than `multi_ess` can do with."""
+    return max(sizes.draws // 10, 200)
+
+
 def _nuts_warm_up(draws: int) -> int:
     return min(draws, _WARM_UP // 2)
 
@@ -190,7 +195,7 @@ def nuts(rows: Rows, sizes: Sizes) -> Chains:
     """BlackJAX's NUTS after its window adaptation, with a dense mass."""
     import blackjax
 
-    draws = sizes.draws // 5
+    draws = _nuts_draws(sizes)
     keys = jax.random.split(jax.random.key(0), len(rows.starts))
 
     @jax.jit
@@ -227,7 +232,7 @@ def numpyro_nuts(rows: Rows, sizes: Sizes) -> Chains:
     """NumPyro's NUTS with a dense mass, its runs vmapped over rows; warm-up and draws are one call there."""
     from numpyro.infer import MCMC, NUTS
 
-    draws = sizes.draws // 5
+    draws = _nuts_draws(sizes)
     keys = jax.random.split(jax.random.key(0), len(rows.starts))
 
     def of_length(length: int) -> Callable[[], Array]:

@@ -21,7 +21,7 @@ class Sizes(NamedTuple):
     middle: int = 400
     """Where there are whole calibrations."""
     draws: int = 5000
-    """Of the peers' random walks; a fifth of it for NUTS, each step of which is many gradients."""
+    """Of the peers' random walks."""
     chain: int = 20_000
     """Of GPC-MCMC."""
     doublings: int = 2
