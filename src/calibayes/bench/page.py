@@ -89,7 +89,7 @@ such pair. A loss given as `fn(theta, datum)` is the same one, about which nothi
     "algorithms": """### Transport and the paper's algorithms
 
 Whole calibrations of the box, on the same bootstrap rows, with as many particles as in the paper. GPC-MCMC's kernel is
-`RAM`.""",
+`RAM`; two of its iterations are timed, and counted as often as GPC-SMC's search took.""",
     "peers": """### Transport and what one would otherwise write
 
 Calibration with a general sampler: a chain on every bootstrap row, all rows vmapped, at each learning rate that the
