@@ -1,4 +1,4 @@
-.PHONY: demo test lint format docs bench seeds kills results picture lock clean
+.PHONY: demo test lint format docs bench bench-page seeds kills results picture lock clean
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -21,8 +21,10 @@ docs: .venv/installed
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 
 bench: .venv/installed
-	$(BIN)/python -m benchmarks
-	$(BIN)/python -m benchmarks.transport
+	$(BIN)/calibayes bench
+
+bench-page: .venv/installed
+	$(BIN)/calibayes bench --page
 
 seeds: .venv/installed
 	$(BIN)/python -m benchmarks.eta_se

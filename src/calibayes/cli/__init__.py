@@ -14,12 +14,14 @@ from rich.console import Console
 from rich.table import Table
 
 import calibayes as cb
+from calibayes.bench.cli import app as bench_app
 from calibayes.cli.fit import app as fit_app
 from calibayes.studies.cli import app as study
 
 app = typer.Typer(add_completion=True, no_args_is_help=True, help=cb.__doc__, pretty_exceptions_enable=False)
 
 app.add_typer(fit_app)
+app.add_typer(bench_app)
 app.add_typer(study, name="study")
 
 

@@ -20,22 +20,22 @@ def figure4(cells: Sequence[Cell], path: Path) -> None:
     for axis, n in zip(axes[0], sizes, strict=True):
         _strips(axis, [cell for cell in cells if cell.n == n], lambda cell: cell.seconds)
         axis.set_title(f"N = {n:,}", fontsize=9)
-        _logarithmic(axis)
+        logarithmic(axis)
     axes[0, 0].set_ylabel("seconds")
-    _save(figure, path)
+    save(figure, path)
 
 
 def figure5(timed: Sequence[Cell], cells: Sequence[Cell], path: Path) -> None:
     """Seconds by method, where they were timed, and eta."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.0, 2.8))
     _strips(left, timed, lambda cell: cell.seconds)
-    _logarithmic(left)
+    logarithmic(left)
     left.set_ylabel("seconds")
     _strips(right, cells, lambda cell: cell.etas)
     right.axhline(PAPER_SVM_ETA, color="black", linewidth=0.8, linestyle=":")
     right.annotate("paper", (0.02, PAPER_SVM_ETA), xycoords=("axes fraction", "data"), fontsize=8, va="bottom")
     right.set_ylabel("learning rate")
-    _save(figure, path)
+    save(figure, path)
 
 
 def _strips(axis: Any, cells: Sequence[Cell], values_of: Any) -> None:
@@ -54,7 +54,7 @@ def _strips(axis: Any, cells: Sequence[Cell], values_of: Any) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _logarithmic(axis: Any) -> None:
+def logarithmic(axis: Any) -> None:
     """In plain numbers: 1, 2, 5, 10, ..."""
     axis.set_yscale("log")
     axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -62,7 +62,7 @@ def _logarithmic(axis: Any) -> None:
     axis.yaxis.set_minor_locator(NullLocator())
 
 
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Any, path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=150)
     plt.close(figure)

@@ -62,3 +62,30 @@ def hinge_8(theta, x, y, counts, out):
                     margin += z4 * t4[m] + z5 * t5[m] + z6 * t6[m] + z7 * t7[m]
                     total[m] += c2 * max(np.float32(0), np.float32(1) - margin)
             out[b, start:end] = total
+
+
+@_jit
+def chains(values, factor, term, times):
+    """Chains of 16 multiply-adds, many times over each tile of values, which stays in the first-level cache."""
+    for tile in numba.prange(len(values) // TILE):
+        v = values[tile * TILE : (tile + 1) * TILE]
+        for _ in range(times):
+            for m in range(TILE):
+                a = v[m]
+                a = a * factor + term
+                a = a * factor + term
+                a = a * factor + term
+                a = a * factor + term
+                a = a * factor + term
+                a = a * factor + term
+                a = a * factor + term
+                a = a * factor + term
+                a = a * factor + term
+                a = a * factor + term
+                a = a * factor + term
+                a = a * factor + term
+                a = a * factor + term
+                a = a * factor + term
+                a = a * factor + term
+                a = a * factor + term
+                v[m] = a

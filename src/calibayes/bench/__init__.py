@@ -1,0 +1,39 @@
+"""Speed as ratios, both sides measured in one run: `calibayes bench`."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from calibayes.bench.measured import Measured
+    from calibayes.bench.problems import Sizes
+
+
+class Part(NamedTuple):
+    """A module here with a function `measure(sizes)`; nothing is imported before it is run."""
+
+    title: str
+    long: bool
+
+
+PARTS = {
+    "engine": Part("Risk engine", long=False),
+    "start": Part("Cold start", long=False),
+    "memory": Part("Memory", long=True),
+    "algorithms": Part("Transport and the paper's algorithms", long=True),
+    "peers": Part("Transport and what one would otherwise write", long=True),
+    "scaling": Part("Scaling", long=True),
+}
+
+
+def chosen(only: Sequence[str], quick: bool) -> list[str]:
+    """The parts to run: those asked for; else all, or the short ones."""
+    for name in only:
+        if name not in PARTS:
+            raise ValueError(f"--only must be among {', '.join(PARTS)}; got {name!r}.")
+    return [name for name, part in PARTS.items() if (name in only if only else not (quick and part.long))]
+
+
+def measure(name: str, sizes: "Sizes") -> "Measured":
+    """Measure one part."""
+    return import_module(f"calibayes.bench.{name}").measure(sizes)

@@ -1,0 +1,37 @@
+"""What was measured, as tables for a terminal or a page."""
+
+from collections.abc import Sequence
+
+from calibayes.bench.measured import Measured, Ratio
+from calibayes.studies.tables import Table
+
+
+def ratios(measured: Sequence[Ratio]) -> Table:
+    """One comparison a row; what was measured is of this run alone."""
+    return Table(("what", "against", "ratio", "aim", "ours and theirs"), [_row(ratio) for ratio in measured])
+
+
+def _row(ratio: Ratio) -> tuple[str, ...]:
+    amounts = f"{ratio.ours:.3g} and {ratio.theirs:.3g} {ratio.unit}"
+    return (ratio.what, ratio.against, f"{ratio.ratio:.3g}", _aim(ratio.wanted, ratio.met), amounts)
+
+
+def slopes(measured: Measured) -> Table:
+    """The powers that time grows with."""
+    rows = []
+    for name, figure in measured.figures.items():
+        if "slope" in figure:
+            wanted, value = figure["wanted"], figure["slope"]
+            met = None if wanted is None else value <= wanted
+            sizes = f"{figure['sizes'][0]:,} to {figure['sizes'][-1]:,}"
+            rows.append((name, sizes, f"{value:.2f}", _aim(wanted, met)))
+    return Table(("time of", "sizes", "slope", "aim"), rows)
+
+
+def notes(measured: Sequence[Ratio]) -> list[str]:
+    """How ratios came about, where there is more to say."""
+    return [f"{ratio.what}, against {ratio.against}: {ratio.note}." for ratio in measured if ratio.note]
+
+
+def _aim(wanted: float | None, met: bool | None) -> str:
+    return "" if wanted is None else f"{wanted:g}, {'met' if met else 'missed'}"
