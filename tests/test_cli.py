@@ -8,8 +8,9 @@ import calibayes as cb
 from calibayes.cli import _keep_what_is_compiled, app
 
 
-def test_version():
-    result = CliRunner().invoke(app, ["version"])
+@pytest.mark.parametrize("asked", ["version", "--version"])
+def test_version(asked):
+    result = CliRunner().invoke(app, [asked])
     assert result.exit_code == 0
     assert result.output.strip() == cb.__version__
 

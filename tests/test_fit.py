@@ -446,3 +446,13 @@ def test_too_few_rows_for_the_coefficients(frame, tmp_path):
     said = error_of("fit", few, "--target", "y", "--columns", "a,big b")
     assert "4 rows are too few for 3 coefficients" in said
     assert "Take 6 at least" in said
+
+
+def test_what_takes_long_is_said_at_once(capsys):
+    """And not below the numbers, where nobody is who waits for them."""
+    with fit_cli._collected() as said:
+        warnings.warn("rows are sampled", cb.LongRunWarning, stacklevel=1)
+        assert "Note: rows are sampled" in capsys.readouterr().err
+        warnings.warn("something is amiss", cb.CalibrationWarning, stacklevel=1)
+        assert capsys.readouterr().err == ""
+    assert said == ["something is amiss"]

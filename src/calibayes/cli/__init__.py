@@ -25,8 +25,18 @@ app.add_typer(bench_app)
 app.add_typer(study, name="study")
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(cb.__version__)
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[  # noqa: ARG001
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
     """Learning rates for generalized posteriors whose credible sets cover as often as they say."""
     _keep_what_is_compiled()
 
@@ -34,7 +44,7 @@ def main() -> None:
 @app.command()
 def version() -> None:
     """Print the version."""
-    typer.echo(cb.__version__)
+    _version(True)
 
 
 @app.command()
