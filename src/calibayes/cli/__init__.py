@@ -44,7 +44,7 @@ def main(
 @app.command()
 def version() -> None:
     """Print the version."""
-    _version(True)
+    typer.echo(cb.__version__)
 
 
 @app.command()
