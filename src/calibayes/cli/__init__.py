@@ -25,10 +25,11 @@ app.add_typer(bench_app)
 app.add_typer(study, name="study")
 
 
-def _version(asked: bool) -> None:
+def _version(asked: bool) -> bool:
     if asked:
         typer.echo(cb.__version__)
         raise typer.Exit
+    return asked
 
 
 @app.callback()
