@@ -1,6 +1,7 @@
 """A result asked again, on heteroscedastic least squares, where every set has its coverage in closed form."""
 
 import pickle
+from functools import partial
 from dataclasses import replace
 
 import numpy as np
@@ -166,9 +167,12 @@ def test_given_counts_do_not_say_how_to_draw_more():
 
 
 def test_a_pickled_result_says_that_it_cannot_be_asked(result):
+    own = result.intervals()
     loaded = pickle.loads(pickle.dumps(result))
     assert loaded.eta == result.eta
-    for question in (loaded.at, loaded.intervals, loaded.validate):
+    # What it was asked before it remembers.
+    np.testing.assert_array_equal(loaded.intervals().bounds, own.bounds)
+    for question in (loaded.at, partial(loaded.intervals, 0.8), loaded.validate):
         with pytest.raises(RuntimeError, match=r"copied or loaded.*calibrate again"):
             question()
 

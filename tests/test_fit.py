@@ -251,7 +251,7 @@ def test_a_linear_model_is_asked(asked, path, frame):
     np.testing.assert_allclose(y, frame["y"] - frame["y"].median())
     names = ["intercept", "a", "big b"]
     assert given.pop("region").name == "Box"
-    assert given == {"level": 0.9, "bootstrap": 50, "names": names, "seed": 3}
+    assert given == {"level": 0.9, "bootstrap": 50, "names": names, "seed": 3, "checkpoint": None}
 
 
 @pytest.mark.parametrize("loss", list(fit_cli.Loss))
