@@ -1,8 +1,8 @@
 """A result asked again, on heteroscedastic least squares, where every set has its coverage in closed form."""
 
 import pickle
-from functools import partial
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
