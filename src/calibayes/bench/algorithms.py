@@ -15,12 +15,13 @@ _TIMED = 2
 
 def measure(sizes: Sizes) -> Measured:
     found = Measured(quick=sizes.quick)
-    _one(median_regression(sizes.middle), sizes.particles, sizes, found)
-    _one(heart_disease(), sizes.svm_particles, sizes, found)
+    for data in (median_regression(sizes.middle), heart_disease()):
+        _one(data, sizes, found)
     return found
 
 
-def _one(data: Data, particles: int, sizes: Sizes, found: Measured) -> None:
+def _one(data: Data, sizes: Sizes, found: Measured) -> None:
+    particles = sizes.particles
     options: dict[str, Any] = {"bootstrap": rows_of(len(data.y), sizes.rows), "progress": False}
     call = partial(cb.calibrate, data.model, (data.x, data.y), region="box", **options)
     ours = {

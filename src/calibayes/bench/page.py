@@ -88,8 +88,8 @@ the engine cannot). The peak is of multiply-adds in float32, measured; of the en
 such pair. A loss given as `fn(theta, datum)` is the same one, about which nothing is known.""",
     "algorithms": """### Transport and the paper's algorithms
 
-Whole calibrations of the box, on the same bootstrap rows, with as many particles as in the paper. GPC-MCMC's kernel is
-`RAM`; two of its iterations are timed, and counted as often as GPC-SMC's search took.""",
+Whole calibrations of the box, on the same bootstrap rows, with as many particles (the paper has 4,000 for the SVM).
+GPC-MCMC's kernel is `RAM`; two of its iterations are timed, and counted as often as GPC-SMC's search took.""",
     "peers": """### Transport and what one would otherwise write
 
 Calibration with a general sampler: a chain on every bootstrap row, all rows vmapped, at each learning rate that the
