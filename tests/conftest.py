@@ -4,6 +4,8 @@ from pathlib import Path
 import jax
 import pytest
 
+from calibayes.room import make_room
+
 # What is compiled is kept for the other worker and for the next run.
 CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
 jax.config.update("jax_compilation_cache_dir", str(CACHE))
@@ -15,6 +17,13 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, which some of them send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _room_for_compiled_programs():
+    """So that no worker runs out of maps, and both stay small."""
+    yield
+    make_room(0.3)
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from calibayes.model import GibbsModel
 from calibayes.progress import LiveLine
 from calibayes.regions import Region, as_region
 from calibayes.result import Result
+from calibayes.room import make_room
 from calibayes.samplers import MCMC, SMC, Sampler, Transport
 from calibayes.search import Bracket, RobbinsMonro, Search
 from calibayes.target import make_target
@@ -83,6 +84,7 @@ def calibrate(
     Interrupted (Ctrl-C), it returns the best result so far.
     """
     began = time.perf_counter()
+    make_room()
     place = None if checkpoint is None else check_path(checkpoint)
     observations = check_data(model, data, names)
     sampler = _as_sampler(sampler)

@@ -1,0 +1,54 @@
+"""A process that has compiled too much for its maps forgets it."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import calibayes as cb
+from calibayes import room
+from calibayes.room import make_room
+
+
+@pytest.fixture
+def full(tmp_path, monkeypatch):
+    """No map is left."""
+    (tmp_path / "limit").write_text("10\n")
+    monkeypatch.setattr(room, "_LIMIT", tmp_path / "limit")
+
+
+def compiled(fn):
+    return fn._cache_size()
+
+
+def test_room_is_made_where_there_is_none(full):
+    fn = jax.jit(lambda x: x + 1)
+    fn(jnp.zeros(3))
+    assert compiled(fn) == 1
+    assert make_room()
+    assert compiled(fn) == 0
+    assert float(fn(jnp.zeros(3))[0]) == 1
+
+
+def test_nothing_is_forgotten_while_there_is(monkeypatch, tmp_path):
+    fn = jax.jit(lambda x: x + 2)
+    fn(jnp.zeros(3))
+    assert not make_room(1.0)
+    assert compiled(fn) == 1
+    monkeypatch.setattr(room, "_LIMIT", tmp_path / "not there")
+    assert not make_room(0.0)
+
+
+def test_calibrations_make_room(monkeypatch):
+    """Before anything else, so that a loop over shapes goes on."""
+    asked = []
+    monkeypatch.setattr(sys.modules["calibayes.calibrate"], "make_room", lambda: asked.append(True))
+    with pytest.raises(ValueError, match="level"):
+        cb.calibrate(
+            cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal()),
+            cb.datasets.median_regression(20),
+            level=2.0,
+            seed=0,
+        )
+    assert asked == [True]
