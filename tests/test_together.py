@@ -184,6 +184,11 @@ def test_ctrl_c_ends_them_all(counted):
     with pytest.raises(KeyboardInterrupt):
         together([lambda i=i: call(i) for i in range(200)], at_once=4)
     assert len(started) < 200
+    # Python 3.11 may take a thread for ended whose join was interrupted: give it the moment it needs.
+    for _ in range(100):
+        if threading.active_count() == before:
+            break
+        time.sleep(0.05)
     assert threading.active_count() == before
 
 
