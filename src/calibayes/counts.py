@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, Num, PRNGKeyArray, PyTree, UInt32
+from jaxtyping import Array, Bool, Float, Int, Key, Num, PRNGKeyArray, PyTree, UInt32
 
 from calibayes.noise import as_uniforms, row_keys, threefry
 
@@ -103,8 +103,8 @@ class Drawn(Counts):
     """
 
     keys: Key[Array, " B"]
-    is_data: Float[Array, " B"]
-    """One for the data's row, which draws nothing."""
+    is_data: Bool[Array, " B"]
+    """The data's row draws nothing."""
     firsts: Int[Array, " G"]
     """The number of the first observation of each block."""
     length: int = eqx.field(static=True)
@@ -114,7 +114,7 @@ class Drawn(Counts):
         """Rows as `bootstrap.Poisson` has them, after the data's own."""
         keys = row_keys(key, n_rows)
         firsts = jnp.arange(-(-n // length)) * length
-        is_data = jnp.zeros(n_rows + 1).at[0].set(1.0)
+        is_data = jnp.arange(n_rows + 1) == 0
         return Drawn(jnp.asarray(n), jnp.concatenate([keys[:1], keys]), is_data, firsts, length)
 
     @property
@@ -127,7 +127,7 @@ class Drawn(Counts):
 
     def block(self, at):
         drawn = poisson_counts(self.keys, at, self.length)
-        counts = jnp.where(self.is_data[None] > 0, 1.0, drawn)
+        counts = jnp.where(self.is_data[None], 1.0, drawn)
         return jnp.where((at + jnp.arange(self.length) < self.n)[:, None], counts, 0.0)
 
     def rows(self, indices):

@@ -23,6 +23,7 @@ from calibayes.estimate import point_estimate, points_along
 from calibayes.found import Found, concerns_of, standing
 from calibayes.functions import as_float
 from calibayes.particles import Particles, pool, quantile, shift
+from calibayes.precision import require_digits, require_resolution
 from calibayes.progress import LiveLine
 from calibayes.regions import Region
 from calibayes.result import Record
@@ -31,7 +32,6 @@ from calibayes.search import Bracket, Search
 from calibayes.target import Target
 
 _RELOCATIONS = 4
-_ROUNDED = 0.1
 _FARTHEST = 1e5
 """Learning rates are looked for within this factor of the first."""
 
@@ -128,8 +128,8 @@ class Loop:
         live.phase("start: posterior on the data")
         self.start = self._step("begin", lambda: self.sampler.begin(begin_key, self.target, self.eta, self.draws))
         self.target = self.start.target
-        _require_resolution(self.target.constrained(self.start.particles))
-        _require_digits(self.target, self.start.eta)
+        require_resolution(self.target.constrained(self.start.particles))
+        require_digits(self.target, self.start.eta)
         live.phase("start: bootstrap rows")
         eta = self.eta
         if eta is None:
@@ -368,29 +368,6 @@ _update = eqx.filter_jit(lambda search, state, coverage, level: search.update(st
 
 class _OutOfReachError(Exception):
     """The sampler did not get to a learning rate."""
-
-
-def _require_digits(target: Target, eta: float) -> None:
-    """Risks must be rounded to much less than what the posterior tells apart."""
-    by_block = np.abs(np.asarray(target.base).sum(1))
-    rounding = eta * float(np.sqrt(np.square(np.spacing(by_block)).sum()))
-    if rounding > _ROUNDED:
-        raise ValueError(
-            f"the risk is so large, even at the posterior's mean, that {target.base.dtype} rounds eta * risk to "
-            f"{rounding:.1g}: take off the loss what does not depend on theta, or enable JAX's x64."
-        )
-
-
-def _require_resolution(particles: Particles) -> None:
-    """Floats near the posterior must be much closer together than the posterior is wide."""
-    theta = np.asarray(particles.theta).reshape(len(particles.theta), -1)
-    coarse = np.spacing(np.abs(theta).max(1)) > 0.05 * theta.std(1)
-    if coarse.any():
-        k = int(np.argmax(coarse))
-        raise ValueError(
-            f"parameter {k} is near {theta[k].mean():.3g}, with a posterior only {theta[k].std():.2g} wide: too narrow "
-            f"for {theta.dtype}. Centre y and the columns of X, or enable JAX's x64."
-        )
 
 
 @jax.jit

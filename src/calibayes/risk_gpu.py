@@ -14,6 +14,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array, Float, PyTree
 
 from calibayes.counts import Counts, scan_chunks
+from calibayes.risk import linear_losses, weighted_risk
 
 _UNROLL = 8
 _AT_ONCE = 2**14
@@ -31,6 +32,22 @@ _KNOWN = """
     select_n sign sin sqrt square squeeze stop_gradient sub tanh xor
 """
 """Operations that a kernel may have; a loss with any other keeps to the scan."""
+
+
+def linear_risk(
+    rho: Callable[..., Array],
+    theta: Float[Array, "K B M"],
+    blocks: PyTree[Array],
+    base: Float[Array, "G L"],
+    counts: Counts,
+    finite: bool,
+) -> Float[Array, "B M"]:
+    """The weighted risk of a linear loss, by the kernel where there is one for it and by the scan elsewhere."""
+    by_scan = lambda theta: weighted_risk(linear_losses(rho, theta), blocks, base, counts, theta.shape[-1], finite)
+    if not suits(rho, theta):
+        return by_scan(theta)
+    by_kernel = lambda theta: risk_in_chunks(rho, theta, blocks, base, counts, finite)
+    return jax.lax.platform_dependent(theta, cuda=by_kernel, default=by_scan)
 
 
 def suits(rho: Callable[..., Array], theta: Float[Array, "K B M"]) -> bool:

@@ -16,7 +16,7 @@ from calibayes.losses import LinearLoss
 from calibayes.model import GibbsModel
 from calibayes.particles import Particles, uniform_log_weights
 from calibayes.risk import block_length, generic_losses, linear_losses, weighted_risk
-from calibayes.risk_gpu import risk_in_chunks, suits
+from calibayes.risk_gpu import linear_risk
 from calibayes.together import jit
 
 
@@ -61,19 +61,13 @@ class Target(eqx.Module):
 
     def risk(self, theta: Float[Array, "K B M"]) -> Float[Array, "B M"]:
         """Risk relative to the reference. Infinite is a density of zero; NaN, a loss that failed."""
-        loss, size = self.model.loss, theta.shape[-1]
+        loss = self.model.loss
         if isinstance(loss, LinearLoss):
-            theta, finite = theta - self.reference[:, None, None], loss.finite
-            by_scan = lambda theta: weighted_risk(
-                linear_losses(loss.rho, theta), self.data, self.base, self.counts, size, finite
-            )
-            by_kernel = lambda theta: risk_in_chunks(loss.rho, theta, self.data, self.base, self.counts, finite)
-            if suits(loss.rho, theta):
-                risk = jax.lax.platform_dependent(theta, cuda=by_kernel, default=by_scan)
-            else:
-                risk = by_scan(theta)
+            relative = theta - self.reference[:, None, None]
+            risk = linear_risk(loss.rho, relative, self.data, self.base, self.counts, loss.finite)
         else:
-            risk = weighted_risk(generic_losses(loss, theta), self.data, self.base, self.counts, size, finite=False)
+            losses_of, size = generic_losses(loss, theta), theta.shape[-1]
+            risk = weighted_risk(losses_of, self.data, self.base, self.counts, size, finite=False)
         return jnp.where(risk == -jnp.inf, jnp.nan, risk)
 
     def losses(self, z: Float[Array, "K B M"]) -> Callable[[Any], list[Float[Array, "B M"]]]:
