@@ -8,7 +8,7 @@ import pytest
 import calibayes as cb
 from calibayes import bootstrap, checks
 from calibayes.bootstrap import Multinomial, Poisson, drawn
-from calibayes.counts import Drawn, Stored, poisson_counts
+from calibayes.counts import Drawn, Poissons, Stored, poisson_counts
 from calibayes.noise import row_keys
 from calibayes.target import make_target
 
@@ -26,7 +26,7 @@ def stored():
 @pytest.mark.parametrize("length", [8, 16])
 def test_drawn_is_stored(stored, length):
     """Block by block, the data first, zero beyond the last observation; also of some rows in another order."""
-    counts = Drawn.of(KEY, ROWS, N, length)
+    counts = Drawn.of(Poissons(KEY, ROWS, N), length)
     expected = Stored.of(stored, length)
     np.testing.assert_array_equal(counts.every(), expected.every())
     np.testing.assert_array_equal(counts.every()[:N, 0], 1)
@@ -56,7 +56,7 @@ def test_poisson_is_poisson():
 
 def test_the_risk_is_the_same(stored):
     theta = jnp.asarray(np.random.default_rng(0).normal(size=(2, ROWS + 1, 30)), float)
-    targets = [make_target(MODEL, DATA, rows, 2) for rows in (stored, lambda n: Drawn.of(KEY, ROWS, N, n))]
+    targets = [make_target(MODEL, DATA, rows, 2) for rows in (stored, Poissons(KEY, ROWS, N))]
     np.testing.assert_array_equal(*[np.asarray(target.risk(theta)) for target in targets])
 
 

@@ -5,8 +5,6 @@ draw the row, from a key of its own (`fold_in(key, b)`), so that row b is the sa
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -15,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
-from calibayes.counts import Counts, Drawn, poisson_counts
+from calibayes.counts import Poissons, poisson_counts
 from calibayes.noise import row_keys
 
 MANY = 2**27
@@ -41,12 +39,12 @@ class Bootstrap(eqx.Module):
 
 def drawn(
     rows: "Bootstrap | Float[np.ndarray, 'B N']", key: PRNGKeyArray, n: int
-) -> Float[np.ndarray, "B N"] | Callable[[int], Counts]:
-    """Rows of counts; or, if they are many and need not be stored, how to draw them in blocks of some length."""
+) -> Float[np.ndarray, "B N"] | Poissons:
+    """Rows of counts; or, if they are many and need not be stored, what to draw them from."""
     if not isinstance(rows, Bootstrap):
         return rows
     if isinstance(rows, Poisson) and rows.n_rows * n > MANY:
-        return partial(Drawn.of, key, rows.n_rows, n)
+        return Poissons(key, rows.n_rows, n)
     return np.asarray(rows.counts(key, n))
 
 

@@ -12,6 +12,7 @@ from calibayes.bootstrap import Bootstrap, drawn
 from calibayes.calibration import Calibration, Problem
 from calibayes.checkpoint import Checkpoint, Journal, check_path, fingerprint
 from calibayes.checks import as_key, check_counts, check_data, check_draws, check_estimate, check_numbers, check_start
+from calibayes.cluster import agree, guarded
 from calibayes.fallback import make_sure
 from calibayes.kernels import Kernel
 from calibayes.loop import Loop
@@ -102,58 +103,61 @@ def calibrate(
     check_draws(size, observations.dim)
 
     key = as_key(seed)
-    journal = None
-    if place is not None:
-        chosen = {"sampler": sampler, "search": search, "region": region, "estimate": estimate, "draws": draws}
-        numbers = {"level": float(level), "tolerance": float(tolerance), "seed": key}
-        first = {"eta_init": None if eta_init is None else float(eta_init)}
-        same = fingerprint(model, observations, rows, chosen | numbers | first)
-        journal = Checkpoint(place, same, int(max_iterations))
-    row_key, check_key, run_key = jax.random.split(key, 3)
-    counts = drawn(rows, row_key, observations.n)
-    target = make_target(model, observations.data, counts, observations.dim)
-    sampler.check(target)
-    search_key, draw_key = jax.random.split(run_key)
-    target, start = check_start(target, draws, check_key)
-    loop = Loop(
-        target=target,
-        draws=start,
-        region=region,
-        sampler=sampler,
-        search=search,
-        estimate=estimate,
-        eta=None if eta_init is None else float(eta_init),
-        level=level,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-        key=search_key,
-        began=began,
-    )
-    if journal is not None:
-        journal.begin(target)
-        loop.journal = journal
-    settings = {
-        "estimate": estimate,
-        "bootstrap": bootstrap,
-        "eta_init": eta_init,
-        "tolerance": tolerance,
-        "max_iterations": max_iterations,
-        "draws": draws is not None,
-        "seed": seed,
-        "n": observations.n,
-    }
-    drawn_from = rows if isinstance(rows, Bootstrap) else None
-    kept = counts if isinstance(counts, np.ndarray) else None
-    problem = Problem(model, data, observations.data, observations.names, drawn_from, kept, settings, draw_key)
-    with LiveLine(progress, size) as live:
-        found = loop.run(live)
-        if isinstance(sampler, Transport) and sampler.audit:
-            loop, found = make_sure(loop, found, live)
-            settings["audited"] = region.name
-    if journal is not None:
-        journal.save()
-        loop.journal = Journal()
-    return Calibration(problem, loop, found).result()
+    chosen = {"sampler": sampler, "search": search, "region": region, "estimate": estimate, "draws": draws}
+    numbers = {"level": float(level), "tolerance": float(tolerance), "seed": key}
+    first = {"eta_init": None if eta_init is None else float(eta_init)}
+    with guarded():
+        journal = None
+        if place is not None or jax.process_count() > 1:
+            same = fingerprint(model, observations, rows, chosen | numbers | first)
+            journal = None if place is None else Checkpoint(place, same, int(max_iterations))
+            found_there = "" if journal is None else journal.found
+            agree(same | {"max_iterations": str(max_iterations), "checkpoint": found_there})
+        row_key, check_key, run_key = jax.random.split(key, 3)
+        counts = drawn(rows, row_key, observations.n)
+        target = make_target(model, observations.data, counts, observations.dim)
+        sampler.check(target)
+        search_key, draw_key = jax.random.split(run_key)
+        target, start = check_start(target, draws, check_key)
+        loop = Loop(
+            target=target,
+            draws=start,
+            region=region,
+            sampler=sampler,
+            search=search,
+            estimate=estimate,
+            eta=first["eta_init"],
+            level=level,
+            tolerance=tolerance,
+            max_iterations=max_iterations,
+            key=search_key,
+            began=began,
+        )
+        if journal is not None:
+            journal.begin(target)
+            loop.journal = journal
+        settings = {
+            "estimate": estimate,
+            "bootstrap": bootstrap,
+            "eta_init": eta_init,
+            "tolerance": tolerance,
+            "max_iterations": max_iterations,
+            "draws": draws is not None,
+            "seed": seed,
+            "n": observations.n,
+        }
+        drawn_from = rows if isinstance(rows, Bootstrap) else None
+        kept = counts if isinstance(counts, np.ndarray) else None
+        problem = Problem(model, data, observations.data, observations.names, drawn_from, kept, settings, draw_key)
+        with LiveLine(progress, size) as live:
+            found = loop.run(live)
+            if isinstance(sampler, Transport) and sampler.audit:
+                loop, found = make_sure(loop, found, live)
+                settings["audited"] = region.name
+        if journal is not None:
+            journal.save()
+            loop.journal = Journal()
+        return Calibration(problem, loop, found).result()
 
 
 def gpc_smc(model: GibbsModel, data: Any, *, seed: Any, n_particles: int = 1000, **options: Any) -> Result:

@@ -23,6 +23,7 @@ import numpy as np
 from calibayes import treefile
 from calibayes.bootstrap import Bootstrap
 from calibayes.checks import CalibrationWarning, Observations
+from calibayes.cluster import leads
 from calibayes.fingerprint import digest
 from calibayes.model import GibbsModel
 from calibayes.target import Target
@@ -63,9 +64,12 @@ class Checkpoint(Journal):
         self._held: list[Any] = []
         self._unsaved = False
         self._stored: Callable[[Target | None], Any] | None = None
+        self.found = ""
+        """What tells the file that was there from others; nothing if there was none."""
         if path.exists():
             header, self._stored = treefile.read(path)
             self._require_same(header)
+            self.found = header["checksum"]
 
     def _require_same(self, header: dict[str, Any]) -> None:
         ours, theirs = self.header["fingerprint"], header.get("fingerprint")
@@ -117,7 +121,7 @@ class Checkpoint(Journal):
 
     def save(self) -> None:
         """Write what has been done so far, if there is anything new. A full disk must not end a long run."""
-        if not self._unsaved:
+        if not (self._unsaved and leads()):
             return
         try:
             treefile.write(self.path, self.header, list(zip(self._names, self._values, strict=True)), self.live)

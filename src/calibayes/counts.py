@@ -6,14 +6,16 @@ array or are drawn as they are needed. Row 0 is the data: every observation once
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key, Num, PRNGKeyArray, PyTree, UInt32
 
+from calibayes.devices import ALL, SOME, placed, shares
 from calibayes.noise import as_uniforms, row_keys, threefry
 
 WIDE = 64
@@ -35,7 +37,7 @@ def scan_chunks(
 
 
 class Counts(eqx.Module):
-    """Counts of G blocks of L observations on B rows. Observations that only fill up the last block count nowhere."""
+    """Counts of G blocks of L observations on B rows. Observations that only fill up the last blocks count nowhere."""
 
     n: Int[Array, ""]
     """Observations that are none of those."""
@@ -57,6 +59,10 @@ class Counts(eqx.Module):
     def rows(self, indices: Int[Array, " R"]) -> "Counts":
         """Some rows, in this order; a row may come again."""
 
+    @abstractmethod
+    def shared(self) -> "Counts":
+        """How they are shared out to devices, a spec in the place of each array; every device has all rows."""
+
     def every(self) -> Float[Array, "N B"]:
         """All of them at once."""
         return jax.lax.map(self.block, self.blocks).reshape(-1, self.n_rows)
@@ -73,13 +79,19 @@ class Stored(Counts):
     array: Float[Array, "G L B"]
 
     @staticmethod
-    def of(counts: Num[np.ndarray, "B N"], length: int) -> "Stored":
+    def of(counts: Num[np.ndarray, "B N"], length: int, mesh: Mesh | None = None) -> "Stored":
         """Given rows, after the data's own."""
         n_rows, n = counts.shape
-        array = np.zeros((-(-n // length) * length, n_rows + 1), np.float32)
-        array[:n, 0] = 1
-        array[:n, 1:] = counts.T
-        return Stored(jnp.asarray(n), jnp.asarray(array.reshape(-1, length, n_rows + 1), float))
+        n_blocks = shares(mesh, -(-n // length))
+
+        def part(blocks: slice) -> np.ndarray:
+            own = counts[:, blocks.start * length : blocks.stop * length].T
+            array = np.zeros(((blocks.stop - blocks.start) * length, n_rows + 1), _float())
+            array[: len(own), 0] = 1
+            array[: len(own), 1:] = own
+            return array.reshape(-1, length, n_rows + 1)
+
+        return Stored(jnp.asarray(n), placed(mesh, (n_blocks, length, n_rows + 1), part))
 
     @property
     def n_rows(self) -> int:
@@ -94,6 +106,17 @@ class Stored(Counts):
 
     def rows(self, indices):
         return Stored(self.n, self.array[:, :, indices])
+
+    def shared(self):
+        return _specs(self, ALL, SOME)
+
+
+class Poissons(NamedTuple):
+    """Rows of Poisson counts that are yet to be drawn, as `bootstrap.Poisson` has them."""
+
+    key: PRNGKeyArray
+    n_rows: int
+    n: int
 
 
 class Drawn(Counts):
@@ -110,10 +133,12 @@ class Drawn(Counts):
     length: int = eqx.field(static=True)
 
     @staticmethod
-    def of(key: PRNGKeyArray, n_rows: int, n: int, length: int) -> "Drawn":
-        """Rows as `bootstrap.Poisson` has them, after the data's own."""
+    def of(poissons: Poissons, length: int, mesh: Mesh | None = None) -> "Drawn":
+        """The rows, after the data's own."""
+        key, n_rows, n = poissons
         keys = row_keys(key, n_rows)
-        firsts = jnp.arange(-(-n // length)) * length
+        n_blocks = shares(mesh, -(-n // length))
+        firsts = placed(mesh, (n_blocks,), lambda blocks: np.arange(blocks.start, blocks.stop) * length)
         is_data = jnp.arange(n_rows + 1) == 0
         return Drawn(jnp.asarray(n), jnp.concatenate([keys[:1], keys]), is_data, firsts, length)
 
@@ -132,6 +157,18 @@ class Drawn(Counts):
 
     def rows(self, indices):
         return Drawn(self.n, self.keys[indices], self.is_data[indices], self.firsts, self.length)
+
+    def shared(self):
+        return _specs(self, ALL, ALL, ALL, SOME)
+
+
+def _specs(counts: Counts, *specs: PartitionSpec) -> Any:
+    """Specs in the places of arrays; past the checks of a constructor, which would ask for arrays."""
+    return jax.tree.unflatten(jax.tree.structure(counts), specs)
+
+
+def _float() -> Any:
+    return jax.dtypes.canonicalize_dtype(float)
 
 
 def poisson_counts(keys: Key[Array, " B"], first: Int[Array, ""], length: int) -> Float[Array, "L B"]:

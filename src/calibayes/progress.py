@@ -5,13 +5,15 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from calibayes.cluster import leads
+
 
 class LiveLine:
     """Iteration, eta, coverage, effective size and time, with a bar for the way to the next eta."""
 
     def __init__(self, show: bool, n_draws: int):
         console = Console(stderr=True)
-        visible = show and (console.is_terminal or console.is_jupyter)
+        visible = show and leads() and (console.is_terminal or console.is_jupyter)
         self._n_draws = n_draws
         self._progress = Progress(
             SpinnerColumn(),

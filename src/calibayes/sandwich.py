@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from calibayes.counts import WIDE, scan_chunks
+from calibayes.counts import WIDE, Counts, scan_chunks
+from calibayes.devices import SOME, each, summed
 from calibayes.particles import Particles, covariance, factor, inverse_factor, mean
 from calibayes.target import Target
 from calibayes.together import jit
@@ -41,7 +42,7 @@ def influences(target: Target, particles: Particles, eta: Float[Array, " R"]) ->
 
     # On a processor, as many losses at a time as its cache holds.
     width = 1 if jax.default_backend() == "cpu" else WIDE
-    _, by_block = scan_chunks(chunk, None, target.data, width)
+    by_block = each(target.mesh, lambda data: scan_chunks(chunk, None, data, width)[1], target.data)
     of_all = by_block.reshape(-1, len(theta)).T
     return jnp.where(jnp.arange(of_all.shape[1])[None] < target.counts.n, of_all, 0.0)
 
@@ -57,15 +58,18 @@ def matching_eta(target: Target, particles: Particles, eta: Float[Array, " R"]) 
 
 def shifts(target: Target, influence: Float[Array, "K N"]) -> Float[Array, "K B"]:
     """How far each row's counts move the mean. A row's total matters for its spread and not for its place."""
-    counts = target.counts
     by_block = influence.T.reshape(*target.base.shape, -1)
 
-    def add(sums, chunk):
-        moves, at = chunk
-        counted = jax.vmap(counts.block)(at)
-        moved, total = sums
-        return (moved + jnp.tensordot(moves, counted, ((0, 1), (0, 1))), total + counted.sum((0, 1))), None
+    def moves(by_block: Float[Array, "G L K"], counts: Counts) -> tuple[Float[Array, "K B"], Float[Array, " B"]]:
+        def add(sums, chunk):
+            moves, at = chunk
+            counted = jax.vmap(counts.block)(at)
+            moved, total = sums
+            return (moved + jnp.tensordot(moves, counted, ((0, 1), (0, 1))), total + counted.sum((0, 1))), None
 
-    start = jnp.zeros((len(influence), counts.n_rows)), jnp.zeros(counts.n_rows)
-    (moved, totals), _ = scan_chunks(add, start, (by_block, counts.blocks), WIDE)
+        start = jnp.zeros((len(influence), counts.n_rows)), jnp.zeros(counts.n_rows)
+        return scan_chunks(add, start, (by_block, counts.blocks), WIDE)[0]
+
+    counts = target.counts
+    moved, totals = summed(target.mesh, moves, (SOME, counts.shared()), by_block, counts)
     return moved * (counts.n.astype(float) / totals)[None] - influence.sum(1)[:, None]

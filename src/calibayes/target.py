@@ -8,10 +8,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
 from calibayes.coordinates import Coordinates
-from calibayes.counts import Counts, Stored
+from calibayes.counts import Counts, Drawn, Poissons, Stored
+from calibayes.devices import ALL, SOME, mesh_for, placed, shares, summed
 from calibayes.losses import LinearLoss
 from calibayes.model import GibbsModel
 from calibayes.particles import Particles, uniform_log_weights
@@ -36,6 +38,8 @@ class Target(eqx.Module):
     base: Float[Array, "G L"]
     """The loss of the reference for every observation."""
     coordinates: Coordinates
+    mesh: Mesh | None = eqx.field(static=True, default=None)
+    """The devices that the observations are shared out to; None if there is one."""
 
     @property
     def dim(self) -> int:
@@ -63,12 +67,23 @@ class Target(eqx.Module):
         """Risk relative to the reference. Infinite is a density of zero; NaN, a loss that failed."""
         loss = self.model.loss
         if isinstance(loss, LinearLoss):
-            relative = theta - self.reference[:, None, None]
-            risk = linear_risk(loss.rho, relative, self.data, self.base, self.counts, loss.finite)
-        else:
-            losses_of, size = generic_losses(loss, theta), theta.shape[-1]
-            risk = weighted_risk(losses_of, self.data, self.base, self.counts, size, finite=False)
+            theta = theta - self.reference[:, None, None]
+
+        def on_rows(own, theta, data, base, counts):
+            if self.mesh is not None:
+                theta, counts = theta[:, own], counts.rows(own)
+            if isinstance(loss, LinearLoss):
+                return linear_risk(loss.rho, theta, data, base, counts, loss.finite)
+            return weighted_risk(generic_losses(loss, theta), data, base, counts, theta.shape[-1], finite=False)
+
+        specs = (ALL, SOME, SOME, self.counts.shared())
+        args = (theta, self.data, self.base, self.counts)
+        risk = summed(self.mesh, on_rows, specs, *args, rows=self.n_rows)
         return jnp.where(risk == -jnp.inf, jnp.nan, risk)
+
+    def totals(self) -> Float[Array, " B"]:
+        """Counts of all observations, row by row."""
+        return summed(self.mesh, lambda counts: counts.totals(), (self.counts.shared(),), self.counts)
 
     def losses(self, z: Float[Array, "K B M"]) -> Callable[[Any], list[Float[Array, "B M"]]]:
         """A function of a block of observations: the loss of every particle for each of them."""
@@ -111,12 +126,11 @@ def log_density(particles: Particles, eta: Float[Array, " B"]) -> Float[Array, "
 evaluate = jit(Target.evaluate)
 
 
-def make_target(model: GibbsModel, data: Any, counts: np.ndarray | Callable[[int], Counts], dim: int) -> Target:
+def make_target(model: GibbsModel, data: Any, counts: np.ndarray | Poissons, dim: int) -> Target:
     """The target of checked data (arrays on the host) and bootstrap counts, the data put first.
 
-    Counts are rows (B, N), or a function that makes them for blocks of a given length. The first reference of a
-    location loss is the least-squares fit, taken off y in float64, so that y loses no digits to a large offset. Any
-    other loss starts from zero.
+    The first reference of a location loss is the least-squares fit, taken off y in float64, so that y loses no digits
+    to a large offset. Any other loss starts from zero.
     """
     n = len(jax.tree.leaves(data)[0])
     length = block_length(dim)
@@ -128,13 +142,16 @@ def make_target(model: GibbsModel, data: Any, counts: np.ndarray | Callable[[int
             reference = np.asarray(jnp.asarray(np.linalg.lstsq(x, y)[0], float), np.float64)
             y = y - x @ reference
         data = (x, y, np.zeros(n))
+    mesh = mesh_for(-(-n // length), n, counts.n_rows if isinstance(counts, Poissons) else len(counts))
+    data, base = jax.tree.map(lambda leaf: _blocks(leaf, length, mesh), (data, np.zeros(n)))
     target = Target(
         model=model,
-        data=jax.tree.map(lambda leaf: _blocks(leaf, length), data),
-        counts=counts(length) if callable(counts) else Stored.of(np.asarray(counts), length),
+        data=data,
+        counts=(Drawn.of if isinstance(counts, Poissons) else Stored.of)(counts, length, mesh),  # type: ignore[arg-type]
         reference=jnp.asarray(reference, float),
-        base=jnp.zeros((-(-n // length), length)),
+        base=base,
         coordinates=Coordinates.of(model.prior, dim),
+        mesh=mesh,
     )
     return target.recentre(target.reference)
 
@@ -153,9 +170,15 @@ def _recentre(target: Target, reference: Float[Array, " K"]) -> Target:
     return replace(target, data=data, reference=reference, base=jnp.where(jnp.isfinite(base), base, 0.0))
 
 
-def _blocks(leaf: np.ndarray, length: int) -> Array:
-    """Observations in blocks, the last filled up with the last of them."""
-    padding = np.broadcast_to(leaf[-1], (-len(leaf) % length, *leaf.shape[1:]))
-    blocks = np.concatenate([leaf, padding]).reshape(-1, length, *leaf.shape[1:])
-    is_float = np.issubdtype(leaf.dtype, np.floating)
-    return jnp.asarray(blocks, float if is_float else None)
+def _blocks(leaf: np.ndarray, length: int, mesh: Mesh | None) -> Array:
+    """Observations in blocks, filled up with the last of them."""
+    n_blocks = shares(mesh, -(-len(leaf) // length))
+    kind = jax.dtypes.canonicalize_dtype(float if np.issubdtype(leaf.dtype, np.floating) else leaf.dtype)
+
+    def part(blocks: slice) -> np.ndarray:
+        own = leaf[blocks.start * length : blocks.stop * length]
+        fill = (blocks.stop - blocks.start) * length - len(own)
+        padding = np.broadcast_to(leaf[-1], (fill, *leaf.shape[1:]))
+        return np.concatenate([own, padding]).astype(kind).reshape(-1, length, *leaf.shape[1:])
+
+    return placed(mesh, (n_blocks, length, *leaf.shape[1:]), part)

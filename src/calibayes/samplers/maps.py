@@ -105,7 +105,7 @@ def first_maps(target: Target, base: Base, pool: Particles, eta: Float[Array, ""
 @jit
 def spread(base: Base, target: Target, ratio: Float[Array, ""]) -> Maps:
     """The pool as it is, but as wide as `ratio` times its learning rate over the row's makes it."""
-    width = jnp.sqrt(ratio * target.counts.n.astype(float) / target.counts.totals())
+    width = jnp.sqrt(ratio * target.counts.n.astype(float) / target.totals())
     centre = jnp.broadcast_to(base.centre[:, None], (target.dim, target.n_rows))
     return Maps(centre, width[:, None, None] * base.root[None])
 

@@ -16,9 +16,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from calibayes.diagnostics import population_ess, r_hat
 from calibayes.functions import as_float
 from calibayes.noise import row_keys
-from calibayes.particles import Particles, mean
+from calibayes.particles import Particles
 from calibayes.samplers.asmc import start_walking
-from calibayes.samplers.start import COARSE, CREW, at_the_prior, by_mcmc, climb_to
+from calibayes.samplers.start import COARSE, CREW, at_the_prior, by_mcmc, centre, climb_to
 from calibayes.sandwich import matching_eta
 from calibayes.target import Target, evaluate
 
@@ -63,7 +63,7 @@ def draw_pool(
     else:
         draws, eta = start
         particles = _pick(pick_key, crew, draws, n_particles)
-    target = target.recentre(_mean(target, particles))
+    target = target.recentre(centre(target, particles))
     return _mixed(mix_key, target, evaluate(_crew(target), particles.theta), eta)
 
 
@@ -130,11 +130,6 @@ def _mixed(key: PRNGKeyArray, target: Target, particles: Particles, eta: float) 
 def _crew(target: Target) -> Target:
     """The data's row, once for each population."""
     return target.rows(jnp.zeros(CREW, int))
-
-
-@eqx.filter_jit
-def _mean(target: Target, particles: Particles) -> Float[Array, " K"]:
-    return mean(target.constrained(particles).theta, particles.weights).mean(1)
 
 
 @eqx.filter_jit

@@ -94,8 +94,14 @@ def pilot(key: PRNGKeyArray, target: Target, eta: float, n_particles: int, draws
     else:
         picked = jax.random.choice(pick_key, draws, (n_particles,), replace=len(draws) < n_particles)
         particles = evaluate(target.row(0), target.coordinates.unconstrain(picked.T[:, None, :]))
-    target, particles = _centre(target, particles)
-    return Pilot(target, particles, eta)
+    target = target.recentre(centre(target, particles))
+    return Pilot(target, evaluate(target.row(0), particles.theta), eta)
+
+
+@eqx.filter_jit
+def centre(target: Target, particles: Particles) -> Float[Array, " K"]:
+    """The mean of particles on rows of the same density, as parameters."""
+    return mean(target.constrained(particles).theta, particles.weights).mean(1)
 
 
 def by_mcmc(
@@ -254,13 +260,6 @@ def _prior_particles(key: PRNGKeyArray, target: Target, n_particles: int) -> Par
     draw = lambda key: target.model.prior.sample(key, (n_particles, target.dim)).astype(target.reference.dtype)
     theta = jax.lax.map(draw, jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(target.n_rows)))
     return target.evaluate(target.coordinates.unconstrain(jnp.moveaxis(theta, -1, 0)))
-
-
-@eqx.filter_jit
-def _centre(target: Target, particles: Particles) -> tuple[Target, Particles]:
-    """The target with its reference at the particles' mean, and the particles there."""
-    centred = target.recentre(mean(target.constrained(particles).theta, particles.weights)[:, 0])
-    return centred, centred.row(0).evaluate(particles.theta)
 
 
 def _moments(particles: Particles) -> tuple[Float[Array, "P B"], Float[Array, "P B"]]:
