@@ -37,6 +37,11 @@ def join() -> None:
     """Where Slurm or Open MPI started several processes, make them one computation; before anything is computed."""
     if max(int(os.environ.get(name, 1)) for name in _LAUNCHED) > 1 and not jax.distributed.is_initialized():
         jax.distributed.initialize()
+        # What JAX's network layer has to say must not come between what is printed.
+        sys.stdout.flush()
+        printed = os.dup(1)
+        os.dup2(2, 1)
+        sys.stdout = os.fdopen(printed, "w")
 
 
 def leads() -> bool:

@@ -19,6 +19,7 @@ from rich.console import Console
 import calibayes as cb
 from calibayes.cli import tables
 from calibayes.cli.output import Fitted, as_json, show
+from calibayes.cluster import leads
 from calibayes.design import Design
 from calibayes.losses import LinearLoss
 from calibayes.result import Intervals, Result
@@ -210,6 +211,8 @@ def fit(
 
     Nothing but the loss is assumed of the errors: intervals are calibrated on bootstrap samples of the rows.
 
+    All devices are used where it is worth it. Started by srun or mpirun, its processes work as one.
+
     Exit status: 0 all is well; 1 not converged (printed and saved all the same);
     2 bad input.
     """
@@ -247,13 +250,15 @@ def fit(
                 seed=seed,
                 checkpoint=checkpoint,
             )
-        with Console(stderr=True).status("calibrating each coefficient's interval"):
+        with Console(stderr=True, quiet=not leads()).status("calibrating each coefficient's interval"):
             own = result.intervals()
-        if save is not None:
+        if save is not None and leads():
             result.save(save)
-        if report is not None:
+        if report is not None and leads():
             _write_report(result, report, own)
     fitted = Fitted(result, own, asked, chosen, design, data.name, classes, warned)
+    if not leads():
+        raise typer.Exit(0 if fitted.converged else 1)
     if json:
         typer.echo(as_json(fitted))
     else:
