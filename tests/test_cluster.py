@@ -104,6 +104,19 @@ def test_the_command_line(tmp_path):
     assert report.exists()
 
 
+@pytest.mark.slow
+def test_the_program_of_the_docs():
+    """In two processes as in one, to what is printed: three digits of eta."""
+    program = str(HERE.parent / "docs" / "examples" / "many_processes.py")
+    first, second = slurm([sys.executable, program, "together"])
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    env = {**os.environ, "PYTHONPATH": str(HERE.parent / "src"), "JAX_PLATFORMS": "cpu"}
+    alone = subprocess.run([sys.executable, program], env=env, capture_output=True, text=True, timeout=SECONDS)
+    assert "eta" in alone.stdout
+    assert "eta" in first.stdout
+    assert "eta" not in second.stdout
+
+
 def test_one_process_needs_nobody(monkeypatch):
     """Nor does one task of a job of one."""
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
