@@ -15,6 +15,7 @@ from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from calibayes.bootstrap import Bootstrap, drawn
 from calibayes.checks import CalibrationWarning, as_key, check_counts, check_eta, check_level
+from calibayes.cluster import guarded
 from calibayes.combinations import answered, curves
 from calibayes.curve import Coverage, Curve, critical_levels
 from calibayes.found import Found
@@ -85,7 +86,7 @@ class Calibration:
         """What is reported; with a warning, if there is something to worry about."""
         found, loop, problem = self.found, self.loop, self.problem
         if _amiss(found):
-            warnings.warn(f"calibration: {found.message}.", CalibrationWarning, stacklevel=3)
+            warnings.warn(f"calibration: {found.message}.", CalibrationWarning, stacklevel=4)
         assert found.curve is not None
         repaired = np.full(found.coverage.n_rows + 1, loop.fell_back)
         if found.reach.repaired is not None:
@@ -115,6 +116,7 @@ class Calibration:
         )
         return result if problem.view is None else problem.view.result(result)
 
+    @guarded()
     def at(self, level: float | None, region: str | Region | None) -> Result:
         """The calibration for another level or region."""
         level = self.loop.level if level is None else level
@@ -131,6 +133,7 @@ class Calibration:
             loop, found = replace(self.loop, began=time.perf_counter()).again(self.found, region, level, live)
         return replace(self, loop=loop, found=found)
 
+    @guarded()
     def intervals(self, level: float | None, of: Any) -> Intervals:
         """Equal-tailed intervals of linear combinations, each at the eta that calibrates that interval."""
         level = self.loop.level if level is None else level
@@ -156,7 +159,7 @@ class Calibration:
         amiss = [f"{name}: {own.message}" for name, own in zip(names, each, strict=True) if own.amiss]
         if amiss:
             more = f" (and {len(amiss) - 1} others)" if len(amiss) > 1 else ""
-            warnings.warn(f"calibration of {amiss[0]}{more}.", CalibrationWarning, stacklevel=3)
+            warnings.warn(f"calibration of {amiss[0]}{more}.", CalibrationWarning, stacklevel=4)
         found = Intervals(
             names,
             level,
@@ -214,11 +217,13 @@ class Calibration:
         bounds = np.quantile(draws.astype(np.float64) @ vector, tails)
         return _Own(bounds, found.eta, found.curve.eta_se(), found.converged, found.message, _amiss(found))
 
+    @guarded()
     def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
         """Draws of the posterior on the data at any learning rate."""
         draws = _draws(self.problem.key, self.loop.target.constrained(self._particles_at(eta)))[0]
         return draws if self.problem.view is None else self.problem.view.of(draws)
 
+    @guarded()
     def level_of(self, theta: Any, eta: float | None) -> float:
         """The smallest level at which the set on the data holds a point."""
         point = np.asarray(theta, float)
@@ -240,9 +245,10 @@ class Calibration:
         particles, settled = moved(key, self.loop.target.row(0), found.particles, found.eta, float(eta))
         if not np.all(settled):
             message = f"the particles had not settled at eta = {eta:.4g}: what is said of the posterior there is rough."
-            warnings.warn(message, CalibrationWarning, stacklevel=4)
+            warnings.warn(message, CalibrationWarning, stacklevel=5)
         return particles
 
+    @guarded()
     def validate(self, bootstrap: Any, seed: Any) -> Coverage:
         """Coverage at eta on rows that had no part in choosing it."""
         if bootstrap is None:
