@@ -1,6 +1,7 @@
 """One process of several, as `test_cluster.py` starts them: a calibration, and what it found as JSON.
 
-Arguments: a checkpoint; the seed of each process's data; and which process kills itself after so many steps, if any.
+Arguments: a checkpoint; then, as JSON, the seed of each process's data, which process kills itself after so many steps,
+if any, and the mesh.
 """
 
 import json
@@ -38,10 +39,11 @@ def killed_after(steps: int) -> None:
 
 
 if __name__ == "__main__":
-    path, seeds, victim, steps = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    path, (seeds, victim, steps, (rows, observations)) = sys.argv[1], json.loads(sys.argv[2])
     cluster.join()
     cluster.PATIENCE = 10.0
     if victim == jax.process_index():
         killed_after(steps)
-    what = found(seeds[jax.process_index()], path)
+    with cb.mesh(rows=rows, observations=observations):
+        what = found(seeds[jax.process_index()], path)
     print(json.dumps({"devices": len(jax.devices()), **what}), flush=True)

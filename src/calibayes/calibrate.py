@@ -83,7 +83,8 @@ def calibrate(
             end it has the result at once. With more `max_iterations` it goes on after a stop for their number. A file
             of another call is a `CheckpointError`. The file stays when all is done.
 
-    Interrupted (Ctrl-C), it returns the best result so far.
+    Interrupted (Ctrl-C), it returns the best result so far; where several processes work together, each of which is
+    interrupted at a moment of its own, it ends.
     """
     began = time.perf_counter()
     make_room()

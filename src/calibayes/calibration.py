@@ -18,6 +18,7 @@ from calibayes.checks import CalibrationWarning, as_key, check_counts, check_eta
 from calibayes.cluster import guarded
 from calibayes.combinations import answered, curves
 from calibayes.curve import Coverage, Curve, critical_levels
+from calibayes.devices import like
 from calibayes.found import Found
 from calibayes.functions import as_float
 from calibayes.loop import Loop
@@ -262,9 +263,9 @@ class Calibration:
         rows = check_counts(bootstrap, n, self.loop.target.n_rows - 1)
         key = jax.random.fold_in(self.problem.key, 5) if seed is None else as_key(seed)
         row_key, begin_key, init_key = jax.random.split(key, 3)
-        target = make_target(
-            self.problem.model, self.problem.observations, drawn(rows, row_key, n), self.loop.target.dim
-        )
+        problem, known = self.problem, self.loop.target
+        with like(known.mesh):
+            target = make_target(problem.model, problem.observations, drawn(rows, row_key, n), known.dim)
         with LiveLine(False, 1) as live:
             return self.loop.elsewhere(self.found, target, begin_key, init_key, live)
 

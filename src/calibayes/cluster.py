@@ -20,11 +20,12 @@ import jax
 import numpy as np
 
 PATIENCE = 30.0
-"""Seconds without a sign of life after which a process is taken for dead."""
+"""Seconds without a sign of life after which a process is taken for dead; twenty times as long before its first."""
+_FIRST = 20
 _LAUNCHED = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 _SIGNS = "calibayes/alive"
 _LEFT, _FAILED = "left", "failed"
-_EVERY_MS = 1_000
+_EVERY = 1.0
 _EXIT_STATUS = 70
 _GO_ON = "Start all processes again by the same command; with a checkpoint the run goes on from where it was."
 
@@ -41,7 +42,7 @@ def join() -> None:
         sys.stdout.flush()
         printed = os.dup(1)
         os.dup2(2, 1)
-        sys.stdout = os.fdopen(printed, "w")
+        sys.stdout = os.fdopen(printed, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
 
 
 def leads() -> bool:
@@ -76,14 +77,17 @@ def guarded() -> Iterator[None]:
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
+        if not lost(error):
+            raise
         raise ClusterError(f"the processes lost touch with each other ({_first_line(error)}). {_GO_ON}") from None
     finally:
         guard.busy -= 1
 
 
 def lost(error: BaseException) -> bool:
-    """Whether an error may be that another process is gone, which nothing here can make good."""
-    return jax.process_count() > 1 and isinstance(error, jax.errors.JaxRuntimeError)
+    """Whether processes may go different ways from here, which nothing can make good: one is gone, or interrupted."""
+    network = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error)
+    return jax.process_count() > 1 and (network or isinstance(error, KeyboardInterrupt))
 
 
 class _Guard(threading.Thread):
@@ -108,6 +112,7 @@ class _Guard(threading.Thread):
         self.signs, self.last_sign = 0, ""
         self.busy = 0
         """Whether this process needs the others."""
+        self.pause = threading.Event()
 
     def run(self) -> None:
         now = time.monotonic()
@@ -118,29 +123,24 @@ class _Guard(threading.Thread):
                 if sign in (_LEFT, _FAILED):
                     break
                 said = dict(self.client.key_value_dir_get(_SIGNS))
-                self._wait()
             except jax.errors.JaxRuntimeError as error:
                 self._end("0, through which the others meet, is gone", _first_line(error))
+                break
             for name, (before, since) in heard.items():
                 sign, who = said.get(name, ""), name.rpartition("/")[2]
                 if sign == _FAILED:
                     self._end(f"{who} has failed", "see what it said")
                 if sign != before:
                     heard[name] = (sign, time.monotonic())
-                elif (self.busy or sign != _LEFT) and time.monotonic() - since > PATIENCE:
-                    self._end(f"{who} is gone", f"nothing heard of it for {PATIENCE:g} seconds")
+                    continue
+                patience = PATIENCE if sign else _FIRST * PATIENCE
+                if (self.busy or sign != _LEFT) and time.monotonic() - since > patience:
+                    self._end(f"{who} is gone", f"nothing heard of it for {patience:g} seconds")
+            self.pause.wait(_EVERY)
 
     def _next_sign(self) -> str:
         self.signs += 1
         return self.last_sign or str(self.signs)
-
-    def _wait(self) -> None:
-        """For a moment; by a question that nobody answers, which fails at once when process 0 is gone."""
-        try:
-            self.client.blocking_key_value_get(f"{_SIGNS}-never", _EVERY_MS)
-        except jax.errors.JaxRuntimeError as error:
-            if "DEADLINE_EXCEEDED" not in str(error):
-                raise
 
     def _end(self, what: str, why: str) -> None:
         if self.last_sign:
@@ -155,15 +155,18 @@ class _Guard(threading.Thread):
         """
         failed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         self.last_sign = _FAILED if failed else _LEFT
-        self.join(5 * _EVERY_MS / 1_000)
+        self.pause.set()
+        self.join(5 * _EVERY)
         if failed:
             _exit_now()
 
 
 def _exit_now() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(_EXIT_STATUS)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(_EXIT_STATUS)
 
 
 def _first_line(error: Exception) -> str:

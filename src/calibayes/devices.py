@@ -55,6 +55,17 @@ def mesh(*, rows: int = 1, observations: int = 1) -> Iterator[None]:
         _asked.reset(token)
 
 
+@contextmanager
+def like(mesh: Mesh | None) -> Iterator[None]:
+    """Targets made inside lie on the same devices."""
+    shape = (1, 1) if mesh is None else mesh.devices.shape
+    token = _asked.set((shape[0], shape[1]))
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
 def mesh_for(n_blocks: int, n: int, n_rows: int) -> Mesh | None:
     """The devices for so many blocks of N observations, on so many rows; None for just one."""
     shape = _asked.get()

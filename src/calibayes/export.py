@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from calibayes.cluster import leads
 from calibayes.curve import Coverage, Curve
 from calibayes.regions import REGIONS, Interval, Linear, Region, Remembered
 from calibayes.result import Intervals, Record, Result
@@ -201,7 +202,9 @@ def save(result: Result, path: str | Path) -> Path:
         raise ValueError(f"path must end in .nc (NetCDF); got {str(path)!r}.")
     if result.calibration is not None and result.converged and len(result.names) <= _QUICK:
         result.intervals()
-    to_datatree(result).to_netcdf(path, engine="h5netcdf")
+    tree = to_datatree(result)
+    if leads():
+        tree.to_netcdf(path, engine="h5netcdf")
     return path
 
 

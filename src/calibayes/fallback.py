@@ -87,7 +87,9 @@ def _verdict(loop: Loop, found: Found, live: LiveLine) -> Audit | None:
         if lost(error):
             raise
         found.concerns.append(f"{NOT_AUDITED}: {error}")
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        if lost(error):
+            raise
         loop.interrupted = True
         found.converged, found.outcome = False, "interrupted in the audit; this is what had been found"
     return None

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from calibayes.checkpoint import Journal
+from calibayes.cluster import agree, lost
 from calibayes.curve import FEW_POINTS, POINTS, Coverage, Curve, critical_levels, local_curve
 from calibayes.estimate import point_estimate, points_along
 from calibayes.found import Found, concerns_of, standing
@@ -94,8 +95,8 @@ class Loop:
             if found.curve is None:
                 at_hand = [Snapshot(found.particles, found.state.particles)]
                 found.curve = self.journal.note("last curve", lambda: self._curve(found, at_hand))
-        except KeyboardInterrupt:
-            if self.best is None:
+        except KeyboardInterrupt as error:
+            if self.best is None or lost(error):
                 raise
             self.interrupted = True
             found = replace(self.best, converged=False)
@@ -336,6 +337,7 @@ class Loop:
         # What is had again brings its time with it.
         self.began = min(self.began, time.perf_counter() - record.seconds)
         self.trace.append(record)
+        agree({"eta": repr(record.eta), "coverage": repr(record.coverage), "effective size": repr(record.ess)})
         live.iteration(record.iteration, record.eta, record.coverage, record.ess)
 
     def _record_of(self, found: Found) -> Record:

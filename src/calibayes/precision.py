@@ -1,6 +1,9 @@
 """Whether floats can tell apart what the posterior does: parameters near to each other, and their risks."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from calibayes.particles import Particles
 from calibayes.target import Target
@@ -10,13 +13,19 @@ _ROUNDED = 0.1
 
 def require_digits(target: Target, eta: float) -> None:
     """Risks must be rounded to much less than what the posterior tells apart."""
-    by_block = np.abs(np.asarray(target.base).sum(1))
-    rounding = eta * float(np.sqrt(np.square(np.spacing(by_block)).sum()))
+    rounding = eta * float(_rounding(target.base))
     if rounding > _ROUNDED:
         raise ValueError(
             f"the risk is so large, even at the posterior's mean, that {target.base.dtype} rounds eta * risk to "
             f"{rounding:.1g}: take off the loss what does not depend on theta, or enable JAX's x64."
         )
+
+
+@jax.jit
+def _rounding(base: Float[Array, "G L"]) -> Float[Array, ""]:
+    """Of a sum over blocks: each block's sum is rounded by half the distance to the next float, at most."""
+    by_block = jnp.abs(base.sum(1))
+    return jnp.sqrt(jnp.square(jnp.nextafter(by_block, jnp.inf) - by_block).sum())
 
 
 def require_resolution(particles: Particles) -> None:

@@ -50,6 +50,10 @@ def side_by_side() -> bool:
 
 def together(calls: Sequence[Callable[[], Any]], at_once: int) -> None:
     """Run the calls, so many of them at a time. What they find they must keep themselves; an error ends them all."""
+    if jax.process_count() > 1:
+        raise RuntimeError(
+            "calls side by side run in one process; here are several, which would meet in another order."
+        )
     waiting = SimpleQueue[Callable[[], Any]]()
     for call in calls:
         waiting.put(call)

@@ -2,7 +2,8 @@
 
 Every pass over the observations evaluates the risk of some particles on some rows: `2 K + 4` operations for each
 particle and observation, shared out evenly; then one sum over devices of a number for each particle. The rest, which
-every device does for itself, takes what a calibration of a few hundred observations takes.
+every device does for itself, takes what a calibration of a few hundred observations takes. What the host does with the
+data beforehand, every process does for all of them.
 """
 
 import math
@@ -43,10 +44,12 @@ class Cost(NamedTuple):
     passes: float
     sums: float
     rest: float
+    host: float
     data: float
 
     @property
     def total(self) -> float:
+        """On devices."""
         return self.passes + self.sums + self.rest
 
 
@@ -57,7 +60,9 @@ def cost(own: Machine, passes: dict[str, Any], n: float, devices: int) -> Cost:
     for rows, size, times in passes["calls"]:
         bytes_sent = 2 * 4 * rows * size * (devices - 1) / devices
         sums += times * (bytes_sent / LINK + hops * MESSAGE)
-    return Cost(computing, sums, own.rest, 4 * (passes["K"] + 3) * n / devices)
+    host = passes["host seconds"] * n / passes["host N"]
+    # Regressors, the target, the offset and the reference's loss; and an influence for each parameter.
+    return Cost(computing, sums, own.rest, host, 4 * (2 * passes["K"] + 3) * n / devices)
 
 
 def table(own: Machine, passes: dict[str, Any]) -> Table:
@@ -71,11 +76,22 @@ def table(own: Machine, passes: dict[str, Any]) -> Table:
                 _amount(found.passes, "s"),
                 _amount(found.sums, "s"),
                 _amount(found.rest, "s"),
+                _amount(found.host, "s"),
                 _amount(found.data / 1e9, "GB"),
                 f"{found.passes / found.total:.0%}",
             )
         )
-    return Table(("observations", "devices", "passes", "sums", "rest", "data a device", "at work"), rows)
+    names = (
+        "observations",
+        "devices",
+        "passes",
+        "sums",
+        "rest",
+        "a process's host",
+        "data a device",
+        "passes, of these",
+    )
+    return Table(names, rows)
 
 
 def _amount(value: float, unit: str) -> str:
@@ -83,11 +99,13 @@ def _amount(value: float, unit: str) -> str:
 
 
 def enough(own: Machine, passes: dict[str, Any], n: float) -> int:
-    """The devices from which half of the time goes into anything but passes."""
-    devices = 1
-    while (found := cost(own, passes, n, devices)).passes > found.total / 2:
-        devices *= 2
-    return devices
+    """The devices from which half of the devices' time goes into anything but passes."""
+    low, high = 1, 10**8
+    while high - low > 1:
+        devices = (low + high) // 2
+        found = cost(own, passes, n, devices)
+        low, high = (devices, high) if found.passes > found.total / 2 else (low, devices)
+    return high
 
 
 def section(place: str, own: Machine, passes: dict[str, Any], large: int) -> list[str]:
@@ -103,10 +121,16 @@ Measured on {place}: {own.operations / 1e12:.1f} TFLOP/s in a calibration of {la
 counted; {own.rest:.2f} s for what does not grow with them, as a small calibration takes. With {shape} it goes over
 the observations {times} times, counted at N {passes["N"]:,}: {often}, the rest for few.
 
-Assumed, from data sheets: {LINK / 1e9:.0f} GB/s between devices, {MESSAGE * 1e6:.0f} microseconds a message. Each pass
-ends with a sum over devices of one number a particle, whatever N is."""
-    bound = f"""Passes bound it as long as every device has observations enough. With {most:,} of them, half of the time
-goes into anything else from about {enough(own, passes, most):,} devices on: into what each does for itself, and the
-latency of {times} sums one after another. Memory does not bound it: counts are drawn where they are needed, and the
-data are divided. Most passes are those of the draws on the data, which start from the prior."""
+Assumed: {LINK / 1e9:.0f} GB/s between devices, as data sheets say, and {MESSAGE * 1e6:.0f} microseconds a message.
+Each pass ends with a sum over devices of one number a particle, whatever N is. Not counted are the few other passes
+(influences, totals), and that the draws on the data need more of them as N grows, about in proportion to log N."""
+    alone = cost(own, passes, most, 1)
+    bound = f"""On the devices, passes bound it as long as each has observations enough: with {most:,} of them, half of
+the time goes into anything else from about {enough(own, passes, most):,} devices on, into what each does for itself
+and the latency of {times} sums one after another. Their memory does not bound it: counts are drawn where they are
+needed, and the data are divided. Most passes are those of the draws on the data, which start from the prior.
+
+What stops scaling first is the host: every process checks, fits and fingerprints all of the data, {alone.host:,.0f} s
+for {most:,} observations, and needs the memory for it. As it is, more than about {alone.passes / alone.host:.0f}
+devices do not pay at that size; that work would have to be divided next."""
     return [words, table(own, passes).markdown(), bound]

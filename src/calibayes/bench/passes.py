@@ -3,9 +3,15 @@
 import json
 import subprocess
 import sys
+import time
 
+import numpy as np
+
+import calibayes as cb
 from calibayes.bench.measured import Measured
 from calibayes.bench.problems import Sizes
+from calibayes.checks import check_data
+from calibayes.fingerprint import digest
 
 DIM = 10
 _PROGRAM = """
@@ -41,5 +47,18 @@ def measure(sizes: Sizes) -> Measured:
     arguments = [str(number) for number in (n, DIM, sizes.rows, sizes.particles)]
     out = subprocess.run([sys.executable, "-c", _PROGRAM, *arguments], capture_output=True, text=True, check=True)
     shape = {"N": n, "K": DIM, "B": sizes.rows, "M": sizes.particles}
-    found.figures["passes"] = shape | {"calls": json.loads(out.stdout.splitlines()[-1])}
+    host = {"host N": 50 * n, "host seconds": _host(50 * n)}
+    found.figures["passes"] = shape | host | {"calls": json.loads(out.stdout.splitlines()[-1])}
     return found
+
+
+def _host(n: int) -> float:
+    """Seconds that a process takes for all of the data before they are on devices: checks, a first fit, a digest."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(n, DIM)), rng.normal(size=n)
+    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    began = time.perf_counter()
+    observations = check_data(model, (x, y), None)
+    np.linalg.lstsq(*observations.data)
+    digest(observations.data)
+    return time.perf_counter() - began

@@ -19,7 +19,7 @@ from rich.console import Console
 import calibayes as cb
 from calibayes.cli import tables
 from calibayes.cli.output import Fitted, as_json, show
-from calibayes.cluster import leads
+from calibayes.cluster import join, leads
 from calibayes.design import Design
 from calibayes.losses import LinearLoss
 from calibayes.result import Intervals, Result
@@ -197,6 +197,10 @@ def fit(
         Path | None,
         typer.Option(metavar="FILE", help="To save the result to, .nc.", dir_okay=False, rich_help_panel=_OUTPUT),
     ] = None,
+    alone: Annotated[
+        bool,
+        typer.Option("--alone", help="Not together with other processes of srun or mpirun.", rich_help_panel=_OUTPUT),
+    ] = False,
     checkpoint: Annotated[
         Path | None,
         typer.Option(
@@ -216,6 +220,8 @@ def fit(
     Exit status: 0 all is well; 1 not converged (printed and saved all the same);
     2 bad input.
     """
+    if not alone:
+        join()
     asked = _loss(loss, tau, delta)
     _writable(save, ".nc")
     _writable(report, ".html")
@@ -252,9 +258,9 @@ def fit(
             )
         with Console(stderr=True, quiet=not leads()).status("calibrating each coefficient's interval"):
             own = result.intervals()
-        if save is not None and leads():
+        if save is not None:
             result.save(save)
-        if report is not None and leads():
+        if report is not None:
             _write_report(result, report, own)
     fitted = Fitted(result, own, asked, chosen, design, data.name, classes, warned)
     if not leads():

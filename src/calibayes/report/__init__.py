@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 import calibayes
+from calibayes.cluster import leads
 from calibayes.report import words
 from calibayes.report.figures import figures
 from calibayes.report.settings import revived
@@ -55,7 +56,9 @@ def write(
     own = intervals if isinstance(intervals, Intervals) else result.intervals() if intervals else None
     result = replace(result, settings=revived(result.settings))
     path = Path(path)
-    path.write_text(_page(result, own, title or "Calibration report", call or call_of(result)), encoding="utf-8")
+    page = _page(result, own, title or "Calibration report", call or call_of(result))
+    if leads():
+        path.write_text(page, encoding="utf-8")
     return path
 
 
