@@ -14,11 +14,12 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from calibayes.bootstrap import Bootstrap, drawn
-from calibayes.checks import CalibrationWarning, as_key, check_counts, check_eta, check_level
+from calibayes.checks import CalibrationWarning, as_key, check_counts, check_level
 from calibayes.combinations import answered, curves
 from calibayes.curve import Coverage, Curve, critical_levels
 from calibayes.found import Found
 from calibayes.functions import as_float
+from calibayes.given import positive
 from calibayes.loop import Loop
 from calibayes.model import GibbsModel
 from calibayes.particles import Particles, shift
@@ -233,7 +234,7 @@ class Calibration:
 
     def _particles_at(self, eta: float) -> Particles:
         """Particles on the data, moved by ASMC* if they are not at `eta`."""
-        check_eta("eta", eta)
+        positive("eta", eta)
         found, key = self.found, jax.random.fold_in(self.problem.key, 6)
         if eta == found.eta:
             return found.particles
