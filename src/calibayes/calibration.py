@@ -17,7 +17,7 @@ from calibayes.bootstrap import Bootstrap, drawn
 from calibayes.checks import CalibrationWarning, as_key, check_counts, check_level
 from calibayes.combinations import answered, curves
 from calibayes.curve import Coverage, Curve, critical_levels
-from calibayes.found import Found
+from calibayes.found import UNKNOWN_ERROR, Found
 from calibayes.functions import as_float
 from calibayes.given import positive
 from calibayes.loop import Loop
@@ -204,8 +204,11 @@ class Calibration:
         weights = np.asarray(drawn.weights[0], np.float64)
         values = vector @ np.asarray(drawn.theta[:, 0], np.float64)
         bounds = np.quantile(values, tails, weights=weights, method="inverted_cdf")
-        message = "; ".join([f"the {level:g} sets cover at {level:g}", *found.concerns])
-        return _Own(bounds, eta, curve.eta_se(), True, message, bool(found.concerns))
+        error = curve.eta_se()
+        known = np.isfinite(error) or UNKNOWN_ERROR in found.concerns
+        concerns = [*found.concerns, *([] if known else [UNKNOWN_ERROR])]
+        message = "; ".join([f"the {level:g} sets cover at {level:g}", *concerns])
+        return _Own(bounds, eta, error, True, message, bool(concerns))
 
     def _own(self, level: float, vector: np.ndarray, tails: list[float]) -> "_Own":
         own = self._at(level, Linear(vector))

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from calibayes.checkpoint import Journal
 from calibayes.curve import FEW_POINTS, POINTS, Coverage, Curve, critical_levels, local_curve
 from calibayes.estimate import point_estimate, points_along
-from calibayes.found import Found, concerns_of, standing
+from calibayes.found import UNKNOWN_ERROR, Found, concerns_of, standing
 from calibayes.functions import as_float
 from calibayes.particles import Particles, pool, quantile, shift
 from calibayes.precision import require_digits, require_resolution
@@ -106,6 +106,8 @@ class Loop:
             found = replace(self.best, converged=False, outcome=str(error))
         if found.curve is None:
             found.curve = Curve.empty(found.coverage.n_rows, self.level)
+        if found.converged and not np.isfinite(found.curve.eta_se()):
+            found.concerns.append(UNKNOWN_ERROR)
         return found
 
     def elsewhere(
@@ -294,6 +296,11 @@ class Loop:
 
     def _unreachable(self, found: Found) -> str:
         most = max(self.trace, key=lambda record: record.coverage)
+        if found.coverage < self.level <= most.coverage:
+            return (
+                f"coverage does not fall steadily with eta: it is {most.coverage:.3f} at eta = {most.eta:.3g}, and "
+                f"{float(found.coverage):.3f} at {found.eta:.2g}"
+            )
         if found.coverage < self.level:
             return (
                 f"no learning rate from {found.eta:.2g} up covers at {self.level:g}: the sets cover "
