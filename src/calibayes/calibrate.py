@@ -102,7 +102,7 @@ def calibrate(
     size = sampler.size(observations.dim)
     rows = check_counts(bootstrap, observations.n, _ROWS if isinstance(sampler, Transport) else _PAPER_ROWS)
     n_rows = rows.n_rows if isinstance(rows, Bootstrap) else len(rows)
-    check_draws(size, observations.dim)
+    check_draws(size, observations.dim, n_rows)
     check_estimate(estimate)
     if search is None:
         search = Bracket() if isinstance(sampler, Transport) else RobbinsMonro()

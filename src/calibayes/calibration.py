@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from calibayes.bootstrap import Bootstrap, drawn
-from calibayes.checks import CalibrationWarning, as_key, check_counts, check_level
+from calibayes.checks import CalibrationWarning, as_key, check_counts, check_draws, check_level
 from calibayes.combinations import answered, curves
 from calibayes.curve import Coverage, Curve, critical_levels
 from calibayes.found import UNKNOWN_ERROR, Found
@@ -258,6 +258,8 @@ class Calibration:
                 )
         n = len(jax.tree.leaves(self.problem.observations)[0])
         rows = check_counts(bootstrap, n, self.loop.target.n_rows - 1)
+        n_rows = rows.n_rows if isinstance(rows, Bootstrap) else len(rows)
+        check_draws(self.loop.sampler.size(self.loop.target.dim), self.loop.target.dim, n_rows)
         key = jax.random.fold_in(self.problem.key, 5) if seed is None else as_key(seed)
         row_key, begin_key, init_key = jax.random.split(key, 3)
         target = make_target(

@@ -14,6 +14,7 @@ from calibayes.bootstrap import MANY, Bootstrap, Multinomial, Poisson
 from calibayes.estimate import ESTIMATES
 from calibayes.given import fraction, integer, positive, shown, unique_names
 from calibayes.losses import Generic, LinearLoss
+from calibayes.memory import require_array, require_counts, require_particles
 from calibayes.model import GibbsModel
 from calibayes.target import Target, evaluate
 
@@ -122,6 +123,7 @@ def _require_two(n: int) -> None:
 
 def _numbers(name: str, value: Any, columns: list[str] | None, keep_kind: bool = False) -> np.ndarray:
     if columns is not None:
+        require_array(name, value.shape, np.dtype(object))
         parts = [_as_float(value[column]) for column in value.columns]
         text = [column for column, part in zip(columns, parts, strict=True) if part is None]
         if text:
@@ -135,6 +137,7 @@ def _numbers(name: str, value: Any, columns: list[str] | None, keep_kind: bool =
         array = np.asarray(value)
     except ValueError as error:
         raise ValueError(f"{name} must be an array of numbers: {error}") from None
+    require_array(name, array.shape, array.dtype)
     if keep_kind and array.dtype.kind in "biu":
         if (array != array.astype(jax.dtypes.canonicalize_dtype(array.dtype))).any():
             raise ValueError(f"{name} holds integers too large for 32 bits. Enable JAX's x64, or pass floats.")
@@ -289,6 +292,8 @@ def check_counts(bootstrap: Any, n: int, default: int) -> Bootstrap | Float[np.n
     if isinstance(bootstrap, Bootstrap):
         _require_rows(bootstrap.n_rows)
         bootstrap.check(n)
+        if not (isinstance(bootstrap, Poisson) and bootstrap.n_rows * n > MANY):
+            require_counts(bootstrap.n_rows, n)
         return bootstrap
     counts = _numbers("bootstrap", bootstrap, None)
     if counts.ndim != 2 or counts.shape[1] != n:
@@ -339,12 +344,13 @@ def check_level(level: float, n_rows: int) -> None:
         )
 
 
-def check_draws(n_draws: int, dim: int) -> None:
+def check_draws(n_draws: int, dim: int, n_rows: int) -> None:
     needed = max(MIN_DRAWS, 10 * dim)
     if n_draws < needed:
         raise ValueError(
             f"the sampler's particles or draws a row must be at least {needed} for {dim} parameters; got {n_draws}."
         )
+    require_particles(n_rows, n_draws, dim)
 
 
 def check_estimate(estimate: Any) -> None:
