@@ -14,7 +14,14 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from calibayes.bootstrap import Bootstrap, drawn
-from calibayes.checks import CalibrationWarning, as_key, check_counts, check_draws, check_level
+from calibayes.checks import (
+    CalibrationWarning,
+    NotConvergedWarning,
+    as_key,
+    check_counts,
+    check_draws,
+    check_level,
+)
 from calibayes.combinations import answered, curves
 from calibayes.curve import Coverage, Curve, critical_levels
 from calibayes.found import UNKNOWN_ERROR, Found
@@ -86,7 +93,8 @@ class Calibration:
         """What is reported; with a warning, if there is something to worry about."""
         found, loop, problem = self.found, self.loop, self.problem
         if _amiss(found):
-            warnings.warn(f"calibration: {found.message}.", CalibrationWarning, stacklevel=3)
+            kind = CalibrationWarning if found.converged else NotConvergedWarning
+            warnings.warn(f"calibration: {found.message}.", kind, stacklevel=3)
         assert found.curve is not None
         repaired = np.full(found.coverage.n_rows + 1, loop.fell_back)
         if found.reach.repaired is not None:
@@ -157,7 +165,8 @@ class Calibration:
         amiss = [f"{name}: {own.message}" for name, own in zip(names, each, strict=True) if own.amiss]
         if amiss:
             more = f" (and {len(amiss) - 1} others)" if len(amiss) > 1 else ""
-            warnings.warn(f"calibration of {amiss[0]}{more}.", CalibrationWarning, stacklevel=3)
+            kind = CalibrationWarning if all(own.converged for own in each) else NotConvergedWarning
+            warnings.warn(f"calibration of {amiss[0]}{more}.", kind, stacklevel=3)
         found = Intervals(
             names,
             level,
@@ -266,7 +275,10 @@ class Calibration:
             self.problem.model, self.problem.observations, drawn(rows, row_key, n), self.loop.target.dim
         )
         with LiveLine(False, 1) as live:
-            return self.loop.elsewhere(self.found, target, begin_key, init_key, live)
+            coverage, concerns = self.loop.elsewhere(self.found, target, begin_key, init_key, live)
+        if concerns:
+            warnings.warn(f"on the fresh rows {'; '.join(concerns)}.", CalibrationWarning, stacklevel=3)
+        return coverage
 
 
 def _amiss(found: Found) -> bool:

@@ -28,6 +28,10 @@ class CalibrationWarning(UserWarning):
     """Something about a calibration that its user should know."""
 
 
+class NotConvergedWarning(CalibrationWarning):
+    """There is no learning rate to rely on; the result says why."""
+
+
 class LongRunWarning(CalibrationWarning):
     """Said when what comes next will take long."""
 

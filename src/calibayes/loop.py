@@ -112,8 +112,8 @@ class Loop:
 
     def elsewhere(
         self, found: Found, target: Target, begin_key: PRNGKeyArray, init_key: PRNGKeyArray, live: LiveLine
-    ) -> Coverage:
-        """Coverage of the answer on other rows."""
+    ) -> tuple[Coverage, list[str]]:
+        """Coverage of the answer on other rows, and what to worry about there."""
         target = target.recentre(self.target.reference)
         start = self.sampler.begin_again(begin_key, target, self.start, found.eta, self.draws)
         loop = replace(self, target=target, trace=[], best=None)
@@ -123,7 +123,7 @@ class Loop:
         # Averaged over snapshots, as the curve is.
         curve = loop._curve(fresh, self.sampler.snapshots(target, state))
         levels = curve.critical_levels[len(curve.etas) // 2]
-        return Coverage(int((levels <= self.level).sum()), len(levels))
+        return Coverage(int((levels <= self.level).sum()), len(levels)), fresh.concerns
 
     def _search(self, live: LiveLine) -> Found:
         begin_key, init_key = jax.random.split(jax.random.fold_in(self.key, 0))

@@ -210,7 +210,7 @@ def fit(
 
     Nothing but the loss is assumed of the errors: intervals are calibrated on bootstrap samples of the rows.
 
-    Exit status: 0 all is well; 1 not converged (printed and saved all the same);
+    Exit status: 0 all is well; 1 not converged (printed and saved all the same, if there is anything);
     2 bad input.
     """
     asked = _loss(loss, tau, delta)
@@ -344,8 +344,12 @@ def _bad_input() -> Iterator[None]:
     """What is wrong with the input is said in a sentence, without a traceback."""
     try:
         yield
-    except (ValueError, ImportError) as error:
+    except (ValueError, TypeError, ImportError) as error:
         raise typer.BadParameter(str(error)) from None
+    except RuntimeError as error:
+        # The data are in order, and there is no answer.
+        typer.echo(f"Not calibrated: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 @contextmanager
