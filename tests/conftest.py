@@ -11,6 +11,9 @@ CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
 jax.config.update("jax_compilation_cache_dir", str(CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
+# For the tests that share out observations and rows; all others keep to the first.
+jax.config.update("jax_num_cpu_devices", 4)
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from calibayes.bench import PARTS, chosen, measured, problems
+from calibayes.bench import PARTS, at_scale, chosen, measured, passes, problems
 from calibayes.bench.engine import measure as measure_engine
 from calibayes.bench.measured import Measured, Ratio, Report, best_of, load, slope
 from calibayes.bench.page import BEGIN, END, write
@@ -191,3 +191,27 @@ def test_what_is_no_report_is_refused(tmp_path):
     path.write_text('{"ratios": []}')
     with pytest.raises(ValueError, match="not a file of calibayes bench"):
         load(path)
+
+
+PASSES = {"N": 500, "K": 3, "B": 10, "M": 100, "calls": [[20, 100, 5], [11, 100, 2]]}
+
+
+def test_cost_on_paper():
+    """Ten operations for each of 12,200 particles and each observation; then a sum of as many numbers a pass."""
+    assert at_scale.operations(PASSES["calls"], 7, 3) == (20 * 100 * 5 + 11 * 100 * 2) * 10 * 7
+    own = at_scale.machine(PASSES, 1_000, 2.5, 0.5)
+    assert own == (12_200 * 10 * 1_000 / 2.0, 0.5)
+    alone, four = (at_scale.cost(own, PASSES, 1e6, devices) for devices in (1, 4))
+    assert alone == pytest.approx((2_000.0, 0.0, 0.5, 24e6))
+    sent = 2 * 4 * 12_200 * 3 / 4
+    assert four == pytest.approx((500.0, sent / at_scale.LINK + 7 * 4 * at_scale.MESSAGE, 0.5, 6e6))
+    # 2,000 s of passes come down to the other half second with 4,000 devices, and devices are doubled.
+    assert at_scale.enough(own, PASSES, 1e6) == 4096
+
+
+def test_passes_are_counted():
+    """Of the rows, and of the populations on the data."""
+    found = passes.measure(TINY._replace(rows=40, particles=100)).figures["passes"]
+    times = {(rows, size): n for rows, size, n in found["calls"]}
+    assert times[found["B"] + 1, found["M"]] >= 1
+    assert times[20, found["M"]] > 20

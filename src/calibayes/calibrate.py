@@ -45,6 +45,7 @@ _ROWS = 2_000
 _PAPER_ROWS = 500
 
 
+@guarded()
 def calibrate(
     model: GibbsModel,
     data: Any,
@@ -118,58 +119,57 @@ def calibrate(
     chosen = {"sampler": sampler, "search": search, "region": region, "estimate": estimate, "draws": draws}
     numbers = {"level": level, "tolerance": tolerance, "seed": key}
     first = {"eta_init": None if eta_init is None else float(eta_init)}
-    with guarded():
-        journal = None
-        if place is not None or jax.process_count() > 1:
-            same = fingerprint(model, observations, rows, chosen | numbers | first)
-            journal = None if place is None else Checkpoint(place, same, max_iterations)
-            found_there = "" if journal is None else journal.found
-            agree(same | {"max_iterations": str(max_iterations), "checkpoint": found_there})
-        row_key, check_key, run_key = jax.random.split(key, 3)
-        counts = drawn(rows, row_key, observations.n)
-        target = make_target(model, observations.data, counts, observations.dim)
-        sampler.check(target)
-        search_key, draw_key = jax.random.split(run_key)
-        target, start = check_start(target, given, check_key)
-        loop = Loop(
-            target=target,
-            draws=start,
-            region=region,
-            sampler=sampler,
-            search=search,
-            estimate=estimate,
-            eta=first["eta_init"],
-            level=level,
-            tolerance=tolerance,
-            max_iterations=max_iterations,
-            key=search_key,
-            began=began,
-        )
-        if journal is not None:
-            journal.begin(target)
-            loop.journal = journal
-        settings = {
-            "estimate": estimate,
-            "bootstrap": bootstrap,
-            "eta_init": eta_init,
-            "tolerance": tolerance,
-            "max_iterations": max_iterations,
-            "draws": draws is not None,
-            "seed": seed,
-            "n": observations.n,
-        }
-        drawn_from = rows if isinstance(rows, Bootstrap) else None
-        kept = counts if isinstance(counts, np.ndarray) else None
-        problem = Problem(model, data, observations.data, observations.names, drawn_from, kept, settings, draw_key)
-        with LiveLine(progress, size) as live:
-            found = loop.run(live)
-            if isinstance(sampler, Transport) and sampler.audit:
-                loop, found = make_sure(loop, found, live)
-                settings["audited"] = region.name
-        if journal is not None:
-            journal.save()
-            loop.journal = Journal()
-        return Calibration(problem, loop, found).result()
+    journal = None
+    if place is not None or jax.process_count() > 1:
+        same = fingerprint(model, observations, rows, chosen | numbers | first)
+        journal = None if place is None else Checkpoint(place, same, max_iterations)
+        found_there = "" if journal is None else journal.found
+        agree(same | {"max_iterations": str(max_iterations), "checkpoint": found_there})
+    row_key, check_key, run_key = jax.random.split(key, 3)
+    counts = drawn(rows, row_key, observations.n)
+    target = make_target(model, observations.data, counts, observations.dim)
+    sampler.check(target)
+    search_key, draw_key = jax.random.split(run_key)
+    target, start = check_start(target, given, check_key)
+    loop = Loop(
+        target=target,
+        draws=start,
+        region=region,
+        sampler=sampler,
+        search=search,
+        estimate=estimate,
+        eta=first["eta_init"],
+        level=level,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+        key=search_key,
+        began=began,
+    )
+    if journal is not None:
+        journal.begin(target)
+        loop.journal = journal
+    settings = {
+        "estimate": estimate,
+        "bootstrap": bootstrap,
+        "eta_init": eta_init,
+        "tolerance": tolerance,
+        "max_iterations": max_iterations,
+        "draws": draws is not None,
+        "seed": seed,
+        "n": observations.n,
+    }
+    drawn_from = rows if isinstance(rows, Bootstrap) else None
+    kept = counts if isinstance(counts, np.ndarray) else None
+    problem = Problem(model, data, observations.data, observations.names, drawn_from, kept, settings, draw_key)
+    with LiveLine(progress, size) as live:
+        found = loop.run(live)
+        if isinstance(sampler, Transport) and sampler.audit:
+            loop, found = make_sure(loop, found, live)
+            settings["audited"] = region.name
+    if journal is not None:
+        journal.save()
+        loop.journal = Journal()
+    return Calibration(problem, loop, found).result()
 
 
 def gpc_smc(model: GibbsModel, data: Any, *, seed: Any, n_particles: int = 1000, **options: Any) -> Result:

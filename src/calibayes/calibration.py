@@ -22,6 +22,7 @@ from calibayes.checks import (
     check_draws,
     check_level,
 )
+from calibayes.cluster import guarded
 from calibayes.combinations import answered, curves
 from calibayes.curve import Coverage, Curve, critical_levels
 from calibayes.found import UNKNOWN_ERROR, Found
@@ -94,7 +95,7 @@ class Calibration:
         found, loop, problem = self.found, self.loop, self.problem
         if _amiss(found):
             kind = CalibrationWarning if found.converged else NotConvergedWarning
-            warnings.warn(f"calibration: {found.message}.", kind, stacklevel=3)
+            warnings.warn(f"calibration: {found.message}.", kind, stacklevel=4)
         assert found.curve is not None
         repaired = np.full(found.coverage.n_rows + 1, loop.fell_back)
         if found.reach.repaired is not None:
@@ -124,6 +125,7 @@ class Calibration:
         )
         return result if problem.view is None else problem.view.result(result)
 
+    @guarded()
     def at(self, level: float | None, region: str | Region | None) -> Result:
         """The calibration for another level or region."""
         level = self.loop.level if level is None else level
@@ -140,6 +142,7 @@ class Calibration:
             loop, found = replace(self.loop, began=time.perf_counter()).again(self.found, region, level, live)
         return replace(self, loop=loop, found=found)
 
+    @guarded()
     def intervals(self, level: float | None, of: Any) -> Intervals:
         """Equal-tailed intervals of linear combinations, each at the eta that calibrates that interval."""
         level = self.loop.level if level is None else level
@@ -166,7 +169,7 @@ class Calibration:
         if amiss:
             more = f" (and {len(amiss) - 1} others)" if len(amiss) > 1 else ""
             kind = CalibrationWarning if all(own.converged for own in each) else NotConvergedWarning
-            warnings.warn(f"calibration of {amiss[0]}{more}.", kind, stacklevel=3)
+            warnings.warn(f"calibration of {amiss[0]}{more}.", kind, stacklevel=4)
         found = Intervals(
             names,
             level,
@@ -227,11 +230,13 @@ class Calibration:
         bounds = np.quantile(draws.astype(np.float64) @ vector, tails)
         return _Own(bounds, found.eta, found.curve.eta_se(), found.converged, found.message, _amiss(found))
 
+    @guarded()
     def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
         """Draws of the posterior on the data at any learning rate."""
         draws = _draws(self.problem.key, self.loop.target.constrained(self._particles_at(eta)))[0]
         return draws if self.problem.view is None else self.problem.view.of(draws)
 
+    @guarded()
     def level_of(self, theta: Any, eta: float | None) -> float:
         """The smallest level at which the set on the data holds a point."""
         point = np.asarray(theta, float)
@@ -253,9 +258,10 @@ class Calibration:
         particles, settled = moved(key, self.loop.target.row(0), found.particles, found.eta, float(eta))
         if not np.all(settled):
             message = f"the particles had not settled at eta = {eta:.4g}: what is said of the posterior there is rough."
-            warnings.warn(message, CalibrationWarning, stacklevel=4)
+            warnings.warn(message, CalibrationWarning, stacklevel=5)
         return particles
 
+    @guarded()
     def validate(self, bootstrap: Any, seed: Any) -> Coverage:
         """Coverage at eta on rows that had no part in choosing it."""
         if bootstrap is None:
@@ -277,7 +283,7 @@ class Calibration:
         with LiveLine(False, 1) as live:
             coverage, concerns = self.loop.elsewhere(self.found, target, begin_key, init_key, live)
         if concerns:
-            warnings.warn(f"on the fresh rows {'; '.join(concerns)}.", CalibrationWarning, stacklevel=3)
+            warnings.warn(f"on the fresh rows {'; '.join(concerns)}.", CalibrationWarning, stacklevel=4)
         return coverage
 
 

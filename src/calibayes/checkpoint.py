@@ -69,7 +69,7 @@ class Checkpoint(Journal):
         if path.exists():
             header, self._stored = treefile.read(path)
             self._require_same(header)
-            self.found = header["checksum"]
+            self.found = treefile.checksum(path)
 
     def _require_same(self, header: dict[str, Any]) -> None:
         ours, theirs = self.header["fingerprint"], header.get("fingerprint")

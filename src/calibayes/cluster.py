@@ -37,6 +37,11 @@ def join() -> None:
     """Where Slurm or Open MPI started several processes, make them one computation; before anything is computed."""
     if max(int(os.environ.get(name, 1)) for name in _LAUNCHED) > 1 and not jax.distributed.is_initialized():
         jax.distributed.initialize()
+        # What JAX's network layer has to say must not come between what is printed.
+        sys.stdout.flush()
+        printed = os.dup(1)
+        os.dup2(2, 1)
+        sys.stdout = os.fdopen(printed, "w")
 
 
 def leads() -> bool:
@@ -66,11 +71,19 @@ def guarded() -> Iterator[None]:
     if jax.process_count() == 1:
         yield
         return
-    _Guard.begin()
+    guard = _Guard.begin()
+    guard.busy += 1
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
         raise ClusterError(f"the processes lost touch with each other ({_first_line(error)}). {_GO_ON}") from None
+    finally:
+        guard.busy -= 1
+
+
+def lost(error: BaseException) -> bool:
+    """Whether an error may be that another process is gone, which nothing here can make good."""
+    return jax.process_count() > 1 and isinstance(error, jax.errors.JaxRuntimeError)
 
 
 class _Guard(threading.Thread):
@@ -79,11 +92,12 @@ class _Guard(threading.Thread):
     only: "_Guard | None" = None
 
     @classmethod
-    def begin(cls) -> None:
+    def begin(cls) -> "_Guard":
         if cls.only is None:
             cls.only = cls()
             cls.only.start()
             atexit.register(cls.only.leave)
+        return cls.only
 
     def __init__(self) -> None:
         super().__init__(daemon=True, name="calibayes-guard")
@@ -92,6 +106,8 @@ class _Guard(threading.Thread):
         self.client: Any = global_state.client
         self.own = f"{_SIGNS}/{jax.process_index()}"
         self.signs, self.last_sign = 0, ""
+        self.busy = 0
+        """Whether this process needs the others."""
 
     def run(self) -> None:
         now = time.monotonic()
@@ -111,7 +127,7 @@ class _Guard(threading.Thread):
                     self._end(f"{who} has failed", "see what it said")
                 if sign != before:
                     heard[name] = (sign, time.monotonic())
-                elif sign != _LEFT and time.monotonic() - since > PATIENCE:
+                elif (self.busy or sign != _LEFT) and time.monotonic() - since > PATIENCE:
                     self._end(f"{who} is gone", f"nothing heard of it for {PATIENCE:g} seconds")
 
     def _next_sign(self) -> str:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax
 
 from calibayes.audit import Audit, audit
+from calibayes.cluster import lost
 from calibayes.found import FAILED, FELL_BACK, NOT_AUDITED, Found
 from calibayes.loop import Loop
 from calibayes.progress import LiveLine
@@ -33,6 +34,8 @@ def make_sure(loop: Loop, found: Found, live: LiveLine) -> tuple[Loop, Found]:
     try:
         return _sampled_afresh(loop, found, eta, live)
     except (ValueError, RuntimeError, KeyboardInterrupt) as error:
+        if lost(error):
+            raise
         loop.interrupted = isinstance(error, KeyboardInterrupt)
         found.concerns.append(f"and SMC from the prior could not take over: {str(error) or 'interrupted'}")
         loop.distrust = found.message
@@ -81,6 +84,8 @@ def _verdict(loop: Loop, found: Found, live: LiveLine) -> Audit | None:
         judge = lambda: audit(key, loop.target, found.state.particles, found.sampled, loop.region, point)
         return loop.journal.step("audit", judge, found.state)
     except (ValueError, RuntimeError) as error:
+        if lost(error):
+            raise
         found.concerns.append(f"{NOT_AUDITED}: {error}")
     except KeyboardInterrupt:
         loop.interrupted = True

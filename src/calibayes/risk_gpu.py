@@ -22,6 +22,8 @@ _AT_ONCE = 2**14
 _FEWEST = 8
 """Particles a row, below which the scan is better."""
 _MOST_PARAMETERS = 32
+_FEW_PARAMETERS = 10
+"""Up to so many, sixteen particles a thread fit into its registers."""
 _PROGRAMS = 2**11
 _FEWEST_BLOCKS = 4
 _FULL = 2**18
@@ -109,6 +111,17 @@ def fused_risk(
     closed = _closed(rho, tile)
     constants = [jnp.asarray(constant)[None] for constant in closed.consts]
 
+    def multiply_add(a, b, c):
+        """`a * b + c` in one instruction, which the compiler would make of two."""
+        if interpret:
+            return a * b + c
+        shape = jax.ShapeDtypeStruct((tile,), theta.dtype)
+        args = [jnp.broadcast_to(a, tile), b, c]
+        constraints, asm = "=f,f,f,f", "fma.rn.f32 $0, $1, $2, $3;"
+        return triton.elementwise_inline_asm(
+            asm, args=args, constraints=constraints, pack=1, result_shape_dtypes=[shape]
+        )[0]
+
     def kernel(theta_ref, x_ref, y_ref, offset_ref, base_ref, counts_ref, *refs):
         *constant_refs, out_ref = refs
         loss = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, [ref[0] for ref in constant_refs]))
@@ -121,10 +134,10 @@ def fused_risk(
                 at = (first + start) * _UNROLL + i
                 prediction = jnp.full(tile, offset_ref[at], theta.dtype)
                 for k in range(dim):
-                    prediction = prediction + x_ref[at, k] * particles[k]
+                    prediction = multiply_add(x_ref[at, k], particles[k], prediction)
                 count = counts_ref[row, at]
-                term = count * loss(prediction, y_ref[at])[0]
-                here = here + (term if finite else jnp.where(count != 0, term, 0.0))
+                term = loss(prediction, y_ref[at])[0]
+                here = multiply_add(count, term if finite else jnp.where(count != 0, term, 0.0), here)
                 own = own + count * base_ref[at]
             return total + (here - own)
 
@@ -144,10 +157,10 @@ def fused_risk(
 
 
 def _tile(theta: Float[Array, "K B M"]) -> tuple[int, int]:
-    """Particles a program, and warps: eight a thread where there are plenty, fewer where they must go round."""
-    _, n_rows, size = theta.shape
+    """Particles a program, and warps: as many a thread as registers hold where there are plenty, else fewer."""
+    dim, n_rows, size = theta.shape
     if n_rows * size >= _FULL and size > 128:
-        return 512, 2
+        return (1024 if dim <= _FEW_PARAMETERS and size > 512 else 512), 2
     return max(32, min(128, 1 << (size - 1).bit_length())), 1
 
 

@@ -35,6 +35,9 @@ def measure(sizes: Sizes) -> Measured:
     ways = chains(found)
     for data, generic in ((median_regression(sizes.large), median_loss), (heart_disease(), hinge_loss)):
         _one(data, generic, sizes, ways, found)
+    if jax.default_backend() != "cpu":
+        # As many particles as the paper has for it, which fill an accelerator.
+        _one(heart_disease(), hinge_loss, sizes._replace(particles=4 * sizes.particles), ways, found)
     return found
 
 
@@ -55,16 +58,19 @@ def _one(data: Data, generic: Callable[..., Any], sizes: Sizes, ways: list[Chain
         calls.append(by_hand)
     seconds, slow, *others = best_of(calls, sizes.repeats)
     peak = max(way.operations / took for way, took in zip(ways, others, strict=False))
-    name = f"risk engine, {data.shape}, K {dim}"
+    name = f"risk engine, {data.shape}, K {dim}, M {sizes.particles:,}"
     operations = (2 * dim + 4) * n * sizes.rows * sizes.particles
     counted = (
         f"{2 * dim + 4} operations for each observation and particle, {operations / seconds / 1e9:.0f} of "
         f"{peak / 1e9:.0f} GFLOP/s"
     )
+    aim = 0.25 if jax.default_backend() == "cpu" else None
     found.ratios += [
         Ratio(name, "measured peak", seconds, operations / peak, note=counted),
         *(Ratio(name, "loop by hand (numba)", seconds, theirs) for theirs in others[len(ways) :]),
-        Ratio(f"fn(theta, datum), {data.shape}", "the same as a linear loss", slow, seconds, 0.25),
+        Ratio(
+            f"fn(theta, datum), {data.shape}, M {sizes.particles:,}", "the same as a linear loss", slow, seconds, aim
+        ),
     ]
 
 

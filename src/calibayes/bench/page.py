@@ -9,7 +9,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from calibayes.bench import tables
+from calibayes.bench import at_scale, tables
 from calibayes.bench.measured import Measured, Report, load
 from calibayes.studies.figures import logarithmic, save
 
@@ -26,6 +26,7 @@ def write(results: Path, docs: Path) -> list[Path]:
     page = docs / "performance.md"
     before, after = _around(page)
     sections = [_report(name, report, docs) for name, report in reports.items()]
+    sections += _on_paper(reports)
     page.write_text("\n\n".join([f"{before}{BEGIN}", *sections, f"{END}{after}"]))
     return [page, *(docs / _plot_of(name) for name, report in reports.items() if "scaling" in report.parts)]
 
@@ -63,6 +64,24 @@ def _report(name: str, report: Report, docs: Path) -> str:
             _plot(report.parts[part], docs / _plot_of(name))
             parts.append(f"![Seconds by size, in logarithms]({_plot_of(name)})")
     return "\n\n".join(parts)
+
+
+def _on_paper(reports: dict[str, Report]) -> list[str]:
+    """What many devices would take, from what one of them took; nothing, if that was not measured."""
+    passes = next((r.parts["passes"].figures["passes"] for r in reports.values() if "passes" in r.parts), None)
+    # Where it was run twice, the second time is without compiling.
+    able = [
+        report
+        for report in reports.values()
+        if {"large", "algorithms"} <= set(report.parts) and len(report.parts["large"].figures["large"]["seconds"]) > 1
+    ]
+    if passes is None or not able:
+        return []
+    report = able[0]
+    large = report.parts["large"].figures["large"]
+    small = min(ratio.ours for ratio in report.parts["algorithms"].ratios)
+    own = at_scale.machine(passes, large["N"], large["seconds"][-1], small)
+    return at_scale.section(report.place, own, passes, large["N"])
 
 
 def _part(words: str, measured: Measured) -> str:
@@ -106,6 +125,10 @@ stay; the slope is that of a log-log fit, 1 if time is proportional.""",
     "start": """### Cold start
 
 In fresh processes. Compiled programs are kept by JAX's own cache; the command line turns it on by itself.""",
+    "large": """### A million observations
+
+Poisson counts, drawn block by block as they are needed and never stored, so that memory is that of the data and the
+particles.""",
     "memory": """### Memory
 
 The most a process ever held, against the float32 array of every loss of every particle on every row, which the engine

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 import calibayes as cb
+from calibayes import cluster
 from calibayes.bench.cli import app as bench_app
 from calibayes.cli.fit import app as fit_app
 from calibayes.studies.cli import app as study
@@ -39,6 +40,7 @@ def main(
     ] = False,
 ) -> None:
     """Learning rates for generalized posteriors whose credible sets cover as often as they say."""
+    cluster.join()
     _keep_what_is_compiled()
 
 

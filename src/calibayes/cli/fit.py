@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import numpy as np
 import typer
 from rich.console import Console
@@ -19,6 +20,7 @@ from rich.console import Console
 import calibayes as cb
 from calibayes.cli import tables
 from calibayes.cli.output import Fitted, as_json, show
+from calibayes.cluster import leads
 from calibayes.design import Design
 from calibayes.losses import LinearLoss
 from calibayes.result import Intervals, Result
@@ -210,6 +212,8 @@ def fit(
 
     Nothing but the loss is assumed of the errors: intervals are calibrated on bootstrap samples of the rows.
 
+    All devices are used where it is worth it. Started by srun or mpirun, its processes work as one.
+
     Exit status: 0 all is well; 1 not converged (printed and saved all the same, if there is anything);
     2 bad input.
     """
@@ -247,13 +251,15 @@ def fit(
                 seed=seed,
                 checkpoint=checkpoint,
             )
-        with Console(stderr=True).status("calibrating each coefficient's interval"):
+        with Console(stderr=True, quiet=not leads()).status("calibrating each coefficient's interval"):
             own = result.intervals()
-        if save is not None:
+        if save is not None and leads():
             result.save(save)
-        if report is not None:
+        if report is not None and leads():
             _write_report(result, report, own)
     fitted = Fitted(result, own, asked, chosen, design, data.name, classes, warned)
+    if not leads():
+        raise typer.Exit(0 if fitted.converged else 1)
     if json:
         typer.echo(as_json(fitted))
     else:
@@ -347,6 +353,8 @@ def _bad_input() -> Iterator[None]:
     except (ValueError, TypeError, ImportError) as error:
         raise typer.BadParameter(str(error)) from None
     except RuntimeError as error:
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            raise
         # The data are in order, and there is no answer.
         typer.echo(f"Not calibrated: {error}", err=True)
         raise typer.Exit(1) from None

@@ -1,0 +1,17 @@
+"""A calibration by all processes that Slurm or Open MPI started, or just one."""
+
+import sys
+
+import jax
+
+if len(sys.argv) > 1:
+    jax.distributed.initialize()  # before anything else of JAX
+
+import calibayes as cb
+
+model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+data = cb.datasets.median_regression(1_600, seed=0)
+with cb.mesh(observations=jax.device_count()):
+    result = cb.calibrate(model, data, bootstrap=500, seed=0)
+if jax.process_index() == 0:
+    print(result)

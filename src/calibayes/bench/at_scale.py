@@ -1,0 +1,112 @@
+"""On paper: a calibration by transport on many devices, from what was measured on one.
+
+Every pass over the observations evaluates the risk of some particles on some rows: `2 K + 4` operations for each
+particle and observation, shared out evenly; then one sum over devices of a number for each particle. The rest, which
+every device does for itself, takes what a calibration of a few hundred observations takes.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from calibayes.studies.tables import Table
+
+LINK = 50e9
+"""Bytes a second from one device to another machine's: a 400 Gb/s port each, by its data sheet."""
+MESSAGE = 5e-6
+"""Seconds that a message takes however short: the usual figure for such a network."""
+_SETTINGS = ((10**6, 1), (10**9, 1), (10**9, 8), (10**9, 64), (10**9, 1_000), (10**9, 10_000))
+
+
+class Machine(NamedTuple):
+    """What was measured on one device."""
+
+    operations: float
+    """A second, all of a large calibration's time counted."""
+    rest: float
+    """Seconds of a calibration with hardly any observations."""
+
+
+def operations(calls: Sequence[Sequence[int]], n: int, dim: int) -> float:
+    """Of all passes; a call is rows, particles and how often."""
+    return sum(rows * size * times for rows, size, times in calls) * (2.0 * dim + 4) * n
+
+
+def machine(passes: dict[str, Any], large_n: int, large_seconds: float, small_seconds: float) -> Machine:
+    done = operations(passes["calls"], large_n, passes["K"])
+    return Machine(done / (large_seconds - small_seconds), small_seconds)
+
+
+class Cost(NamedTuple):
+    """Seconds, and bytes a device."""
+
+    passes: float
+    sums: float
+    rest: float
+    data: float
+
+    @property
+    def total(self) -> float:
+        return self.passes + self.sums + self.rest
+
+
+def cost(own: Machine, passes: dict[str, Any], n: float, devices: int) -> Cost:
+    computing = operations(passes["calls"], 1, passes["K"]) * n / (devices * own.operations)
+    hops = 2 * math.ceil(math.log2(devices)) if devices > 1 else 0
+    sums = 0.0
+    for rows, size, times in passes["calls"]:
+        bytes_sent = 2 * 4 * rows * size * (devices - 1) / devices
+        sums += times * (bytes_sent / LINK + hops * MESSAGE)
+    return Cost(computing, sums, own.rest, 4 * (passes["K"] + 3) * n / devices)
+
+
+def table(own: Machine, passes: dict[str, Any]) -> Table:
+    rows = []
+    for n, devices in _SETTINGS:
+        found = cost(own, passes, n, devices)
+        rows.append(
+            (
+                f"{n:,}",
+                f"{devices:,}",
+                _amount(found.passes, "s"),
+                _amount(found.sums, "s"),
+                _amount(found.rest, "s"),
+                _amount(found.data / 1e9, "GB"),
+                f"{found.passes / found.total:.0%}",
+            )
+        )
+    return Table(("observations", "devices", "passes", "sums", "rest", "data a device", "at work"), rows)
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.2g} {unit}"
+
+
+def enough(own: Machine, passes: dict[str, Any], n: float) -> int:
+    """The devices from which half of the time goes into anything but passes."""
+    devices = 1
+    while (found := cost(own, passes, n, devices)).passes > found.total / 2:
+        devices *= 2
+    return devices
+
+
+def section(place: str, own: Machine, passes: dict[str, Any], large: int) -> list[str]:
+    """For a page: what was measured and assumed, the table, and what follows."""
+    calls = passes["calls"]
+    times, most = sum(call[2] for call in calls), _SETTINGS[-1][0]
+    main = [call for call in calls if call[0] * call[1] > 10_000]
+    often = " and ".join(f"{times} for {size:,} particles on {rows:,} rows" for rows, size, times in main)
+    shape = f"B {passes['B']:,}, M {passes['M']:,}, K {passes['K']}"
+    words = f"""## On paper: a billion observations, a thousand devices
+
+Measured on {place}: {own.operations / 1e12:.1f} TFLOP/s in a calibration of {large:,} observations, all of its time
+counted; {own.rest:.2f} s for what does not grow with them, as a small calibration takes. With {shape} it goes over
+the observations {times} times, counted at N {passes["N"]:,}: {often}, the rest for few.
+
+Assumed, from data sheets: {LINK / 1e9:.0f} GB/s between devices, {MESSAGE * 1e6:.0f} microseconds a message. Each pass
+ends with a sum over devices of one number a particle, whatever N is."""
+    bound = f"""Passes bound it as long as every device has observations enough. With {most:,} of them, half of the time
+goes into anything else from about {enough(own, passes, most):,} devices on: into what each does for itself, and the
+latency of {times} sums one after another. Memory does not bound it: counts are drawn where they are needed, and the
+data are divided. Most passes are those of the draws on the data, which start from the prior."""
+    return [words, table(own, passes).markdown(), bound]

@@ -1,0 +1,45 @@
+"""How often a calibration goes over the observations, for how many particles: its cost at scale follows from that."""
+
+import json
+import subprocess
+import sys
+
+from calibayes.bench.measured import Measured
+from calibayes.bench.problems import Sizes
+
+DIM = 10
+_PROGRAM = """
+import collections, json, sys
+import jax
+import numpy as np
+import calibayes as cb
+from calibayes.target import Target
+n, dim, rows, particles = map(int, sys.argv[1:])
+seen, risk = collections.Counter(), Target.risk
+
+def counted(self, theta):
+    shape = theta.shape[1:]
+    jax.debug.callback(lambda: seen.update([shape]))
+    return risk(self, theta)
+
+Target.risk = counted
+rng = np.random.default_rng(0)
+x = np.column_stack([np.ones(n), rng.normal(size=(n, dim - 1))])
+y = x @ rng.normal(size=dim) + rng.standard_t(3, size=n)
+model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+options = dict(bootstrap=rows, sampler=cb.Transport(n_particles=particles), region="box", progress=False)
+cb.calibrate(model, (x, y), seed=0, **options)
+jax.effects_barrier()
+print(json.dumps([[*shape, times] for shape, times in seen.items()]))
+"""
+
+
+def measure(sizes: Sizes) -> Measured:
+    """In a process of its own, in which nothing is compiled yet."""
+    found = Measured(quick=sizes.quick)
+    n = 500 if sizes.quick else 20_000
+    arguments = [str(number) for number in (n, DIM, sizes.rows, sizes.particles)]
+    out = subprocess.run([sys.executable, "-c", _PROGRAM, *arguments], capture_output=True, text=True, check=True)
+    shape = {"N": n, "K": DIM, "B": sizes.rows, "M": sizes.particles}
+    found.figures["passes"] = shape | {"calls": json.loads(out.stdout.splitlines()[-1])}
+    return found
