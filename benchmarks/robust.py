@@ -37,7 +37,8 @@ def _inputs(found: dict[str, Any]) -> list[str]:
         f"refused in a sentence, {tables.get('reached', 0):,} found in order, none ended in a traceback.",
         "## Odd data",
         f"{sum(every):,} calibrations of data that could be right. What was only laid out otherwise gave the same "
-        "numbers to the bit; in other units eta was within 20% of what it had to be. Where there was no answer the result said so, "
+        "numbers to the bit; in other units eta was within 20% of what it had to be. "
+        "Where there was no answer the result said so, "
         "or an error did. No number in an answer was NaN.",
         _table(["data", *endings], [*rows, ["all", *(f"{n:,}" for n in every)]]),
     ]
@@ -59,7 +60,8 @@ def _soak(found: dict[str, Any]) -> list[str]:
     ]
     return [
         "## Long runs",
-        f"Calibrations one after another; each part in half of {found['minutes']:g} minutes, or longer. Memory may grow by {same['allowed']:.0%} after the first "
+        f"Calibrations one after another; each part in half of {found['minutes']:g} minutes, or longer. "
+        f"Memory may grow by {same['allowed']:.0%} after the first "
         f"{same['first']}. In the second part programs are forgotten at {new['share']:.0%} of the maps allowed, sooner "
         "than usual.",
         _table(["", "measured"], rows),
