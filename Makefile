@@ -1,4 +1,4 @@
-.PHONY: demo test lint format docs bench bench-page seeds kills results picture lock clean
+.PHONY: demo test lint format docs bench bench-page seeds kills inputs soak robust-page audit results picture lock clean
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -31,6 +31,20 @@ seeds: .venv/installed
 
 kills: .venv/installed
 	$(BIN)/python -m benchmarks.kills
+
+# Bad input in bulk, and how it ended; minutes of calibrations, and what they leave behind; the page of both.
+inputs: .venv/installed
+	$(BIN)/python -m benchmarks.inputs
+
+soak: .venv/installed
+	$(BIN)/python -m benchmarks.soak
+
+robust-page: .venv/installed
+	$(BIN)/python -m benchmarks.robust
+
+# Known vulnerabilities of what is pinned; needs a network, and says so where there is none.
+audit: .venv/installed
+	$(BIN)/python .ci/audit.py
 
 results: .venv/installed
 	$(BIN)/calibayes study page --readme README.md

@@ -1,6 +1,7 @@
 """What a user holds in hand after a calibration."""
 
 import copy
+import dataclasses
 import os
 import pickle
 import signal
@@ -14,6 +15,8 @@ import pandas as pd
 import pytest
 
 import calibayes as cb
+from calibayes.curve import Curve
+from calibayes.found import UNKNOWN_ERROR
 from calibayes.result import Coverage
 
 SMALL = {"bootstrap": 100, "sampler": cb.SMC(n_particles=200, ess_target=0.99), "progress": False, "tolerance": 0.02}
@@ -379,3 +382,21 @@ def test_one_sided_search_gives_a_way_out():
     model, (x, y) = problem()
     with pytest.warns(cb.CalibrationWarning, match=r"eta must be larger still; start there \(eta_init=\)"):
         cb.calibrate(model, (x, 1e-3 * y), seed=0, max_iterations=3, **SMALL)
+
+
+def test_an_unknown_error_of_eta_is_said(result, monkeypatch):
+    monkeypatch.setattr(Curve, "eta_se", lambda self, level=None: float("inf"))
+    found = dataclasses.replace(result.calibration.found, concerns=[], converged=True)
+    again = result.calibration.loop.guarded(lambda: found)
+    assert again.concerns == [UNKNOWN_ERROR]
+    assert UNKNOWN_ERROR in again.message
+    with pytest.warns(cb.CalibrationWarning, match="the error of eta is unknown"):
+        assert all(UNKNOWN_ERROR in message for message in result.intervals(0.9).messages)
+
+
+def test_a_search_that_met_the_level_elsewhere_says_so(result):
+    loop, found = result.calibration.loop, result.calibration.found
+    low = dataclasses.replace(found, coverage=Coverage(10, 100), eta=1e-5)
+    assert max(record.coverage for record in loop.trace) >= 0.95
+    assert "coverage does not fall steadily" in loop._unreachable(low)
+    assert "do not shrink with eta" in loop._unreachable(dataclasses.replace(found, coverage=Coverage(99, 100)))

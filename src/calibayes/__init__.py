@@ -14,6 +14,7 @@ from calibayes.calibrate import gpc_mcmc as gpc_mcmc
 from calibayes.calibrate import gpc_smc as gpc_smc
 from calibayes.checks import CalibrationWarning as CalibrationWarning
 from calibayes.checks import LongRunWarning as LongRunWarning
+from calibayes.checks import NotConvergedWarning as NotConvergedWarning
 from calibayes.cluster import ClusterError as ClusterError
 from calibayes.devices import mesh as mesh
 from calibayes.export import load as load

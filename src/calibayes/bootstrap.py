@@ -5,6 +5,7 @@ draw the row, from a key of its own (`fold_in(key, b)`), so that row b is the sa
 """
 
 from abc import abstractmethod
+from numbers import Real
 from typing import Any
 
 import equinox as eqx
@@ -67,7 +68,7 @@ class Multinomial(Bootstrap):
         whole = isinstance(self.size, int | np.integer) and not isinstance(self.size, bool)
         if self.size is not None and not (whole and 2 <= self.size <= n):
             raise ValueError(f"size of a bootstrap sample must be an integer from 2 to N = {n}; got {self.size!r}.")
-        if not 0 < self.rate <= 0.5:
+        if not isinstance(self.rate, Real) or not 0 < self.rate <= 0.5:
             raise ValueError(f"rate must be above 0 and at most 1/2, the exponent of n^-rate; got {self.rate!r}.")
 
     def row(self, key, n):
@@ -108,8 +109,9 @@ class Block(Bootstrap):
     circular: bool = eqx.field(static=True, default=True)
 
     def check(self, n):
-        if not 1 <= self.length <= n:
-            raise ValueError(f"length of a block must be between 1 and N = {n}; got {self.length}.")
+        whole = isinstance(self.length, int | np.integer) and not isinstance(self.length, bool)
+        if not (whole and 1 <= self.length <= n):
+            raise ValueError(f"length of a block must be between 1 and N = {n}; got {self.length!r}.")
 
     def row(self, key, n):
         n_blocks = -(-n // self.length)
@@ -137,8 +139,14 @@ class Cluster(Bootstrap):
     n_groups: int = eqx.field(static=True)
 
     def __init__(self, n_rows: int, groups: Any):
-        labels, indices = np.unique(np.asarray(groups), return_inverse=True)
-        self.n_rows, self.groups, self.n_groups = n_rows, jnp.asarray(indices), len(labels)
+        labels = np.asarray(groups)
+        try:
+            names, indices = np.unique(labels, return_inverse=True)
+        except TypeError:
+            raise TypeError("groups must be labels of one kind, with none missing.") from None
+        if labels.dtype.kind == "f" and np.isnan(labels).any():
+            raise ValueError(f"groups must have a label for every observation; {np.isnan(labels).sum()} are NaN.")
+        self.n_rows, self.groups, self.n_groups = n_rows, jax.device_put(indices.astype(np.int32)), len(names)
 
     def check(self, n):
         if self.groups.shape != (n,):

@@ -11,9 +11,19 @@ import numpy as np
 from calibayes.bootstrap import Bootstrap, drawn
 from calibayes.calibration import Calibration, Problem
 from calibayes.checkpoint import Checkpoint, Journal, check_path, fingerprint
-from calibayes.checks import as_key, check_counts, check_data, check_draws, check_estimate, check_numbers, check_start
+from calibayes.checks import (
+    as_key,
+    check_counts,
+    check_data,
+    check_draws,
+    check_estimate,
+    check_first,
+    check_numbers,
+    check_start,
+)
 from calibayes.cluster import agree, guarded
 from calibayes.fallback import make_sure
+from calibayes.given import shown
 from calibayes.kernels import Kernel
 from calibayes.loop import Loop
 from calibayes.model import GibbsModel
@@ -94,24 +104,26 @@ def calibrate(
     size = sampler.size(observations.dim)
     rows = check_counts(bootstrap, observations.n, _ROWS if isinstance(sampler, Transport) else _PAPER_ROWS)
     n_rows = rows.n_rows if isinstance(rows, Bootstrap) else len(rows)
+    check_draws(size, observations.dim, n_rows)
     check_estimate(estimate)
     if search is None:
         search = Bracket() if isinstance(sampler, Transport) else RobbinsMonro()
     if not isinstance(search, Search):
-        raise TypeError(f"search must be a Bracket(...) or a RobbinsMonro(...); got {search!r}.")
+        raise TypeError(f"search must be a Bracket(...) or a RobbinsMonro(...); got {shown(search)}.")
     check_numbers(level, tolerance, eta_init, max_iterations, n_rows, not isinstance(search, Bracket))
+    level, tolerance, max_iterations = float(level), float(tolerance), int(max_iterations)
     region = as_region(region)
     region.check(observations.dim)
-    check_draws(size, observations.dim)
+    given = check_first(draws, model.prior, observations.dim)
 
     key = as_key(seed)
     chosen = {"sampler": sampler, "search": search, "region": region, "estimate": estimate, "draws": draws}
-    numbers = {"level": float(level), "tolerance": float(tolerance), "seed": key}
+    numbers = {"level": level, "tolerance": tolerance, "seed": key}
     first = {"eta_init": None if eta_init is None else float(eta_init)}
     journal = None
     if place is not None or jax.process_count() > 1:
         same = fingerprint(model, observations, rows, chosen | numbers | first)
-        journal = None if place is None else Checkpoint(place, same, int(max_iterations))
+        journal = None if place is None else Checkpoint(place, same, max_iterations)
         found_there = "" if journal is None else journal.found
         agree(same | {"max_iterations": str(max_iterations), "checkpoint": found_there})
     row_key, check_key, run_key = jax.random.split(key, 3)
@@ -119,7 +131,7 @@ def calibrate(
     target = make_target(model, observations.data, counts, observations.dim)
     sampler.check(target)
     search_key, draw_key = jax.random.split(run_key)
-    target, start = check_start(target, draws, check_key)
+    target, start = check_start(target, given, check_key)
     loop = Loop(
         target=target,
         draws=start,
@@ -192,9 +204,9 @@ def _paper(options: dict[str, Any], sampler: Sampler) -> dict[str, Any]:
 def _as_sampler(sampler: str | Sampler) -> Sampler:
     if isinstance(sampler, Sampler):
         return sampler
-    if sampler not in SAMPLERS:
+    if not isinstance(sampler, str) or sampler not in SAMPLERS:
         raise ValueError(
             f"sampler must be one of {', '.join(SAMPLERS)}, or a Transport(...), SMC(...) or MCMC(...); "
-            f"got {sampler!r}."
+            f"got {shown(sampler)}."
         )
     return SAMPLERS[sampler]()

@@ -14,13 +14,21 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from calibayes.bootstrap import Bootstrap, drawn
-from calibayes.checks import CalibrationWarning, as_key, check_counts, check_eta, check_level
+from calibayes.checks import (
+    CalibrationWarning,
+    NotConvergedWarning,
+    as_key,
+    check_counts,
+    check_draws,
+    check_level,
+)
 from calibayes.cluster import guarded
 from calibayes.combinations import answered, curves
 from calibayes.curve import Coverage, Curve, critical_levels
 from calibayes.devices import like
-from calibayes.found import Found
+from calibayes.found import UNKNOWN_ERROR, Found
 from calibayes.functions import as_float
+from calibayes.given import positive
 from calibayes.loop import Loop
 from calibayes.model import GibbsModel
 from calibayes.particles import Particles, shift
@@ -87,7 +95,8 @@ class Calibration:
         """What is reported; with a warning, if there is something to worry about."""
         found, loop, problem = self.found, self.loop, self.problem
         if _amiss(found):
-            warnings.warn(f"calibration: {found.message}.", CalibrationWarning, stacklevel=4)
+            kind = CalibrationWarning if found.converged else NotConvergedWarning
+            warnings.warn(f"calibration: {found.message}.", kind, stacklevel=4)
         assert found.curve is not None
         repaired = np.full(found.coverage.n_rows + 1, loop.fell_back)
         if found.reach.repaired is not None:
@@ -160,7 +169,8 @@ class Calibration:
         amiss = [f"{name}: {own.message}" for name, own in zip(names, each, strict=True) if own.amiss]
         if amiss:
             more = f" (and {len(amiss) - 1} others)" if len(amiss) > 1 else ""
-            warnings.warn(f"calibration of {amiss[0]}{more}.", CalibrationWarning, stacklevel=4)
+            kind = CalibrationWarning if all(own.converged for own in each) else NotConvergedWarning
+            warnings.warn(f"calibration of {amiss[0]}{more}.", kind, stacklevel=4)
         found = Intervals(
             names,
             level,
@@ -207,8 +217,11 @@ class Calibration:
         weights = np.asarray(drawn.weights[0], np.float64)
         values = vector @ np.asarray(drawn.theta[:, 0], np.float64)
         bounds = np.quantile(values, tails, weights=weights, method="inverted_cdf")
-        message = "; ".join([f"the {level:g} sets cover at {level:g}", *found.concerns])
-        return _Own(bounds, eta, curve.eta_se(), True, message, bool(found.concerns))
+        error = curve.eta_se()
+        known = np.isfinite(error) or UNKNOWN_ERROR in found.concerns
+        concerns = [*found.concerns, *([] if known else [UNKNOWN_ERROR])]
+        message = "; ".join([f"the {level:g} sets cover at {level:g}", *concerns])
+        return _Own(bounds, eta, error, True, message, bool(concerns))
 
     def _own(self, level: float, vector: np.ndarray, tails: list[float]) -> "_Own":
         own = self._at(level, Linear(vector))
@@ -239,7 +252,7 @@ class Calibration:
 
     def _particles_at(self, eta: float) -> Particles:
         """Particles on the data, moved by ASMC* if they are not at `eta`."""
-        check_eta("eta", eta)
+        positive("eta", eta)
         found, key = self.found, jax.random.fold_in(self.problem.key, 6)
         if eta == found.eta:
             return found.particles
@@ -261,13 +274,18 @@ class Calibration:
                 )
         n = len(jax.tree.leaves(self.problem.observations)[0])
         rows = check_counts(bootstrap, n, self.loop.target.n_rows - 1)
+        n_rows = rows.n_rows if isinstance(rows, Bootstrap) else len(rows)
+        check_draws(self.loop.sampler.size(self.loop.target.dim), self.loop.target.dim, n_rows)
         key = jax.random.fold_in(self.problem.key, 5) if seed is None else as_key(seed)
         row_key, begin_key, init_key = jax.random.split(key, 3)
         problem, known = self.problem, self.loop.target
         with like(known.mesh):
             target = make_target(problem.model, problem.observations, drawn(rows, row_key, n), known.dim)
         with LiveLine(False, 1) as live:
-            return self.loop.elsewhere(self.found, target, begin_key, init_key, live)
+            coverage, concerns = self.loop.elsewhere(self.found, target, begin_key, init_key, live)
+        if concerns:
+            warnings.warn(f"on the fresh rows {'; '.join(concerns)}.", CalibrationWarning, stacklevel=4)
+        return coverage
 
 
 def _amiss(found: Found) -> bool:

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from numbers import Real
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,7 +12,9 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from calibayes.bootstrap import MANY, Bootstrap, Multinomial, Poisson
 from calibayes.estimate import ESTIMATES
+from calibayes.given import fraction, integer, positive, shown, unique_names
 from calibayes.losses import Generic, LinearLoss
+from calibayes.memory import require_array, require_counts, require_particles
 from calibayes.model import GibbsModel
 from calibayes.target import Target, evaluate
 
@@ -25,6 +26,10 @@ _FAR_OFF = -1e4
 
 class CalibrationWarning(UserWarning):
     """Something about a calibration that its user should know."""
+
+
+class NotConvergedWarning(CalibrationWarning):
+    """There is no learning rate to rely on; the result says why."""
 
 
 class LongRunWarning(CalibrationWarning):
@@ -53,8 +58,8 @@ def check_data(model: GibbsModel, data: Any, names: Sequence[str] | None) -> Obs
         raise ValueError(f"X has {dim} columns, but the model is for {model.dim} parameters (its dim, or its prior's).")
     if names is None:
         names = columns or getattr(model.prior, "names", None) or [f"theta[{k}]" for k in range(dim)]
-    elif len(names) != dim:
-        raise ValueError(f"names must name each of {dim} parameters; got {len(names)} names.")
+    else:
+        names = unique_names(names, dim)
     _check_model(model, checked, dim)
     return Observations(checked, n, dim, [str(name) for name in names])
 
@@ -62,7 +67,7 @@ def check_data(model: GibbsModel, data: Any, names: Sequence[str] | None) -> Obs
 def _linear_data(model: GibbsModel, data: Any) -> tuple[tuple[np.ndarray, np.ndarray], list[str] | None]:
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise TypeError(f"data must be a pair (X, y) for {type(model.loss).__name__}; got {type(data).__name__}.")
-    columns = [str(c) for c in data[0].columns] if hasattr(data[0], "columns") else None
+    columns = _columns(data[0])
     x, y = _numbers("X", data[0], columns), _numbers("y", data[1], None)
     if x.ndim != 2:
         raise ValueError(f"X must have two dimensions, (observations, parameters); got shape {x.shape}.")
@@ -81,6 +86,18 @@ def _linear_data(model: GibbsModel, data: Any) -> tuple[tuple[np.ndarray, np.nda
     model.loss.check(y)
     _warn_of_redundant_columns(x, columns)
     return (x, y), columns
+
+
+def _columns(table: Any) -> list[str] | None:
+    if hasattr(table, "collect"):
+        raise TypeError("X is a table that has not been read yet: pass X.collect().")
+    if not hasattr(table, "columns"):
+        return None
+    columns = [str(column) for column in table.columns]
+    twice = [column for column in columns if columns.count(column) > 1]
+    if twice:
+        raise ValueError(f"X has more than one column {twice[0]!r}: rename them.")
+    return columns
 
 
 def _generic_data(data: Any) -> PyTree[np.ndarray]:
@@ -110,6 +127,7 @@ def _require_two(n: int) -> None:
 
 def _numbers(name: str, value: Any, columns: list[str] | None, keep_kind: bool = False) -> np.ndarray:
     if columns is not None:
+        require_array(name, value.shape, np.dtype(object))
         parts = [_as_float(value[column]) for column in value.columns]
         text = [column for column, part in zip(columns, parts, strict=True) if part is None]
         if text:
@@ -117,7 +135,13 @@ def _numbers(name: str, value: Any, columns: list[str] | None, keep_kind: bool =
         return np.column_stack([part for part in parts if part is not None]) if parts else np.empty((len(value), 0))
     if hasattr(value, "toarray"):
         raise TypeError(f"{name} is a sparse matrix: pass {name}.toarray().")
-    array = np.asarray(value)
+    if np.ma.is_masked(value):
+        raise ValueError(f"{name} has masked values: drop or impute them, and pass an array without a mask.")
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} must be an array of numbers: {error}") from None
+    require_array(name, array.shape, array.dtype)
     if keep_kind and array.dtype.kind in "biu":
         if (array != array.astype(jax.dtypes.canonicalize_dtype(array.dtype))).any():
             raise ValueError(f"{name} holds integers too large for 32 bits. Enable JAX's x64, or pass floats.")
@@ -135,7 +159,7 @@ def _as_float(value: Any) -> np.ndarray | None:
         return None
     try:
         return np.asarray(value, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
@@ -172,7 +196,7 @@ def _warn_of_redundant_columns(x: np.ndarray, columns: list[str] | None) -> None
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, CalibrationWarning, stacklevel=5)
+    warnings.warn(message, CalibrationWarning, stacklevel=6)
 
 
 def _check_model(model: GibbsModel, data: PyTree[np.ndarray], dim: int) -> None:
@@ -195,7 +219,7 @@ def _require_scalar(name: str, fn: Callable[..., Any], *args: Any) -> None:
         out = jax.eval_shape(fn, *args)
     except Exception as error:
         shapes = ", ".join(str(jax.tree.map(lambda leaf: leaf.shape, arg)) for arg in args)
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TypeError(
             f"{name} failed on arguments of shapes {shapes}: {reason} It is compiled by JAX: use jax.numpy instead of "
             "numpy, jnp.where instead of if, and check dim."
@@ -203,29 +227,40 @@ def _require_scalar(name: str, fn: Callable[..., Any], *args: Any) -> None:
     if getattr(out, "shape", None) != ():
         shape = getattr(out, "shape", type(out).__name__)
         raise ValueError(f"{name} must be a scalar, for one observation at a time; got shape {shape}.")
+    if jnp.issubdtype(out.dtype, jnp.complexfloating):
+        raise TypeError(f"{name} must be a real number; got {out.dtype}.")
 
 
-def check_start(target: Target, draws: Any, key: PRNGKeyArray) -> tuple[Target, Float[Array, "M K"] | None]:
-    """Draws to start from, checked; or None, if the prior can be sampled and the loss is a number somewhere.
+def check_first(draws: Any, prior: Any, dim: int) -> Float[np.ndarray, "M K"] | None:
+    """Draws to start from, if there are any; else the prior must be one to start from."""
+    if draws is None:
+        if not hasattr(prior, "sample"):
+            raise TypeError(
+                f"prior {type(prior).__name__} has no sample(key, shape), which the start from the prior "
+                "needs. Add it, or pass draws of the posterior at eta_init (draws=)."
+            )
+        return None
+    numbers = _numbers("draws", draws, None)
+    if numbers.ndim != 2 or numbers.shape[1] != dim or len(numbers) < MIN_DRAWS:
+        raise ValueError(f"draws must be (M, {dim}) with M at least {MIN_DRAWS}; got shape {numbers.shape}.")
+    _require_finite("draws", numbers, None)
+    return numbers
+
+
+def check_start(
+    target: Target, first: Float[np.ndarray, "M K"] | None, key: PRNGKeyArray
+) -> tuple[Target, Float[Array, "M K"] | None]:
+    """The loss must be a number at draws to start from, or of the prior; those draws are handed on.
 
     And the target, its reference at the best of those draws if it was far off: risks must be small numbers.
     """
-    dim = target.dim
-    if draws is None:
-        if not hasattr(target.model.prior, "sample"):
-            raise TypeError(
-                f"prior {type(target.model.prior).__name__} has no sample(key, shape), which the start from the prior "
-                "needs. Add it, or pass draws of the posterior at eta_init (draws=)."
-            )
+    dim, draws = target.dim, None
+    if first is None:
         some = _sample(target.model.prior, key, dim)
         if some.shape != (32, dim):
             raise ValueError(f"prior.sample(key, (32, {dim})) must have that shape; got {some.shape}.")
     else:
-        draws = np.asarray(draws, float)
-        if draws.ndim != 2 or draws.shape[1] != dim or len(draws) < MIN_DRAWS:
-            raise ValueError(f"draws must be (M, {dim}) with M at least {MIN_DRAWS}; got shape {draws.shape}.")
-        _require_finite("draws", draws, None)
-        draws = some = jnp.asarray(draws, float)
+        draws = some = jnp.asarray(first, float)
         low, high = np.asarray(target.coordinates.low), np.asarray(target.coordinates.high)
         outside = ((np.asarray(draws) < low) | (np.asarray(draws) > high)).any(0)
         if outside.any():
@@ -261,6 +296,8 @@ def check_counts(bootstrap: Any, n: int, default: int) -> Bootstrap | Float[np.n
     if isinstance(bootstrap, Bootstrap):
         _require_rows(bootstrap.n_rows)
         bootstrap.check(n)
+        if not (isinstance(bootstrap, Poisson) and bootstrap.n_rows * n > MANY):
+            require_counts(bootstrap.n_rows, n)
         return bootstrap
     counts = _numbers("bootstrap", bootstrap, None)
     if counts.ndim != 2 or counts.shape[1] != n:
@@ -269,35 +306,25 @@ def check_counts(bootstrap: Any, n: int, default: int) -> Bootstrap | Float[np.n
     _require_finite("bootstrap", counts, None)
     if (counts < 0).any():
         raise ValueError(f"bootstrap counts must not be negative; the smallest is {counts.min():g}.")
-    if (counts.sum(1) == 0).any():
+    if (counts.astype(jax.dtypes.canonicalize_dtype(float)).sum(1) == 0).any():
         raise ValueError("bootstrap counts of some row are all zero.")
     return counts
 
 
-def _require_rows(n_rows: int) -> None:
-    if n_rows < MIN_ROWS:
+def _require_rows(n_rows: Any) -> None:
+    if integer("the number of bootstrap rows", n_rows, 0) < MIN_ROWS:
         raise ValueError(f"bootstrap needs at least {MIN_ROWS} rows to tell a coverage; got {n_rows}.")
-
-
-def check_eta(name: str, eta: float) -> None:
-    if not (np.isfinite(eta) and eta > 0):
-        raise ValueError(f"{name} must be positive and finite; got {eta}.")
 
 
 def check_numbers(
     level: float, tolerance: float, eta_init: float | None, max_iterations: int, n_rows: int, to_tolerance: bool
 ) -> None:
     """`to_tolerance` tells whether the search stops by its tolerance at all."""
-    for name, value in (("level", level), ("tolerance", tolerance), ("max_iterations", max_iterations)):
-        if not isinstance(value, Real):
-            raise TypeError(f"{name} must be a number; got {value!r}.")
     check_level(level, n_rows)
-    if not tolerance > 0:
-        raise ValueError(f"tolerance must be positive; got {tolerance}.")
+    positive("tolerance", tolerance)
     if eta_init is not None:
-        check_eta("eta_init", eta_init)
-    if max_iterations < 1:
-        raise ValueError(f"max_iterations must be at least 1; got {max_iterations}.")
+        positive("eta_init", eta_init)
+    integer("max_iterations", max_iterations, 1)
     if not to_tolerance:
         return
     alpha = min(level, 1 - level)
@@ -312,10 +339,7 @@ def check_numbers(
 
 
 def check_level(level: float, n_rows: int) -> None:
-    if not isinstance(level, Real):
-        raise TypeError(f"level must be a number; got {level!r}.")
-    if not 0 < level < 1:
-        raise ValueError(f"level must be between 0 and 1, both excluded; got {level}. For 95% write 0.95.")
+    fraction("level", level, " For 95% write 0.95.")
     alpha = min(level, 1 - level)
     if alpha * n_rows < 1:
         raise ValueError(
@@ -324,17 +348,18 @@ def check_level(level: float, n_rows: int) -> None:
         )
 
 
-def check_draws(n_draws: int, dim: int) -> None:
+def check_draws(n_draws: int, dim: int, n_rows: int) -> None:
     needed = max(MIN_DRAWS, 10 * dim)
     if n_draws < needed:
         raise ValueError(
             f"the sampler's particles or draws a row must be at least {needed} for {dim} parameters; got {n_draws}."
         )
+    require_particles(n_rows, n_draws, dim)
 
 
 def check_estimate(estimate: Any) -> None:
-    if not callable(estimate) and estimate not in ESTIMATES:
-        raise ValueError(f"estimate must be one of {', '.join(ESTIMATES)} or a function; got {estimate!r}.")
+    if not callable(estimate) and not (isinstance(estimate, str) and estimate in ESTIMATES):
+        raise ValueError(f"estimate must be one of {', '.join(ESTIMATES)} or a function; got {shown(estimate)}.")
 
 
 def as_key(seed: Any) -> PRNGKeyArray:

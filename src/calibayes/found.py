@@ -15,6 +15,7 @@ NOT_AUDITED = "not audited"
 FAILED = "transport "
 """How a concern begins that transport did not do."""
 FELL_BACK = "so every row was sampled by SMC from the prior"
+UNKNOWN_ERROR = "the error of eta is unknown, its ends are off the coverage curve: use more bootstrap rows"
 _COLLAPSED = 10.0
 _FEW = 100.0
 

@@ -21,7 +21,7 @@ from calibayes.checkpoint import Journal
 from calibayes.cluster import agree, lost
 from calibayes.curve import FEW_POINTS, POINTS, Coverage, Curve, critical_levels, local_curve
 from calibayes.estimate import point_estimate, points_along
-from calibayes.found import Found, concerns_of, standing
+from calibayes.found import UNKNOWN_ERROR, Found, concerns_of, standing
 from calibayes.functions import as_float
 from calibayes.particles import Particles, pool, quantile, shift
 from calibayes.precision import require_digits, require_resolution
@@ -107,12 +107,14 @@ class Loop:
             found = replace(self.best, converged=False, outcome=str(error))
         if found.curve is None:
             found.curve = Curve.empty(found.coverage.n_rows, self.level)
+        if found.converged and not np.isfinite(found.curve.eta_se()):
+            found.concerns.append(UNKNOWN_ERROR)
         return found
 
     def elsewhere(
         self, found: Found, target: Target, begin_key: PRNGKeyArray, init_key: PRNGKeyArray, live: LiveLine
-    ) -> Coverage:
-        """Coverage of the answer on other rows."""
+    ) -> tuple[Coverage, list[str]]:
+        """Coverage of the answer on other rows, and what to worry about there."""
         target = target.recentre(self.target.reference)
         start = self.sampler.begin_again(begin_key, target, self.start, found.eta, self.draws)
         loop = replace(self, target=target, trace=[], best=None)
@@ -122,7 +124,7 @@ class Loop:
         # Averaged over snapshots, as the curve is.
         curve = loop._curve(fresh, self.sampler.snapshots(target, state))
         levels = curve.critical_levels[len(curve.etas) // 2]
-        return Coverage(int((levels <= self.level).sum()), len(levels))
+        return Coverage(int((levels <= self.level).sum()), len(levels)), fresh.concerns
 
     def _search(self, live: LiveLine) -> Found:
         begin_key, init_key = jax.random.split(jax.random.fold_in(self.key, 0))
@@ -295,6 +297,11 @@ class Loop:
 
     def _unreachable(self, found: Found) -> str:
         most = max(self.trace, key=lambda record: record.coverage)
+        if found.coverage < self.level <= most.coverage:
+            return (
+                f"coverage does not fall steadily with eta: it is {most.coverage:.3f} at eta = {most.eta:.3g}, and "
+                f"{float(found.coverage):.3f} at {found.eta:.2g}"
+            )
         if found.coverage < self.level:
             return (
                 f"no learning rate from {found.eta:.2g} up covers at {self.level:g}: the sets cover "

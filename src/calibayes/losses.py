@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from calibayes.functions import Numbers, as_float, static
+from calibayes.functions import Numbers, static
+from calibayes.given import parameters, scalar
 
 
 class LinearLoss(eqx.Module):
@@ -48,7 +49,7 @@ class Quantile(_Location):
     tau: Float[Array, ""]
 
     def __init__(self, tau: Numbers):
-        self.tau = as_float(tau)
+        self.tau = parameters("tau", tau)
         _require_fraction("tau", self.tau)
 
     def rho(self, prediction, y):
@@ -76,9 +77,7 @@ class Huber(_Location):
     delta: Float[Array, ""]
 
     def __init__(self, delta: Numbers = 1.345):
-        self.delta = as_float(delta)
-        if not float(self.delta) > 0:
-            raise ValueError(f"delta must be positive; got {float(self.delta)}.")
+        self.delta = scalar("delta", delta)
 
     def rho(self, prediction, y):
         size = jnp.abs(y - prediction)
@@ -92,7 +91,7 @@ class Expectile(_Location):
     tau: Float[Array, ""]
 
     def __init__(self, tau: Numbers):
-        self.tau = as_float(tau)
+        self.tau = parameters("tau", tau)
         _require_fraction("tau", self.tau)
 
     def rho(self, prediction, y):

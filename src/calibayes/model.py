@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 
+from calibayes.given import integer
 from calibayes.losses import Generic, LinearLoss
 from calibayes.priors import as_prior
 
@@ -33,6 +34,9 @@ class GibbsModel(eqx.Module):
         self.loss = loss
         self.prior = as_prior(prior)
         size = getattr(self.prior, "size", None)
+        dim = None if dim is None else integer("dim", dim, 1)
+        if size == 0:
+            raise ValueError("prior is for no parameter at all: its numbers are an empty list.")
         if dim is not None and size is not None and dim != size:
             raise ValueError(f"dim = {dim}, but the prior is for {size} parameters.")
         self.dim = size if dim is None else dim
@@ -40,8 +44,6 @@ class GibbsModel(eqx.Module):
             raise ValueError(
                 "dim, the number of parameters, is needed with a loss of your own: GibbsModel(loss, prior, dim=K)."
             )
-        if self.dim is not None and self.dim < 1:
-            raise ValueError(f"dim must be at least 1; got {self.dim}.")
 
     @classmethod
     def from_log_likelihood(cls, fn: Callable[..., Any], prior: Any, *, dim: int) -> "GibbsModel":

@@ -15,7 +15,8 @@ import numpy as np
 from jax.scipy import stats
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from calibayes.functions import Numbers, as_float
+from calibayes.functions import Numbers
+from calibayes.given import parameters
 
 
 @runtime_checkable
@@ -57,7 +58,7 @@ class Normal(_Independent):
     scale: Float[Array, "..."]
 
     def __init__(self, loc: Numbers = 0.0, scale: Numbers = 1.0):
-        self.loc, self.scale = as_float(loc), as_float(scale)
+        self.loc, self.scale = parameters("loc", loc), parameters("scale", scale)
 
     def log_prob(self, theta: Float[Array, " K"]) -> Float[Array, ""]:
         return stats.norm.logpdf(theta, self.loc, self.scale).sum()
@@ -73,7 +74,7 @@ class Laplace(_Independent):
     scale: Float[Array, "..."]
 
     def __init__(self, loc: Numbers = 0.0, scale: Numbers = 1.0):
-        self.loc, self.scale = as_float(loc), as_float(scale)
+        self.loc, self.scale = parameters("loc", loc), parameters("scale", scale)
 
     def log_prob(self, theta: Float[Array, " K"]) -> Float[Array, ""]:
         return stats.laplace.logpdf(theta, self.loc, self.scale).sum()
@@ -90,7 +91,7 @@ class StudentT(_Independent):
     scale: Float[Array, "..."]
 
     def __init__(self, df: Numbers, loc: Numbers = 0.0, scale: Numbers = 1.0):
-        self.df, self.loc, self.scale = as_float(df), as_float(loc), as_float(scale)
+        self.df, self.loc, self.scale = parameters("df", df), parameters("loc", loc), parameters("scale", scale)
 
     def log_prob(self, theta: Float[Array, " K"]) -> Float[Array, ""]:
         return stats.t.logpdf(theta, self.df, self.loc, self.scale).sum()
@@ -106,7 +107,7 @@ class Uniform(_Independent):
     high: Float[Array, "..."]
 
     def __init__(self, low: Numbers, high: Numbers):
-        self.low, self.high = as_float(low), as_float(high)
+        self.low, self.high = parameters("low", low), parameters("high", high)
         _ = self.size
         if not (np.asarray(self.low) < np.asarray(self.high)).all():
             raise ValueError(f"low must be below high; got low={self.low}, high={self.high}.")

@@ -22,7 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from calibayes.functions import Numbers, as_float, static
+from calibayes.functions import Numbers, static
+from calibayes.given import integer, parameters, shown
 from calibayes.particles import covariance, factor, inverse_factor, mean, quantile, share_below, transform
 
 
@@ -108,7 +109,7 @@ class Interval(Region):
         return f"Interval({self.index})"
 
     def check(self, dim):
-        if not 0 <= self.index < dim:
+        if not 0 <= integer("the index of an Interval", self.index, 0 - dim) < dim:
             raise ValueError(f"Interval({self.index}) asks for a parameter that is not there: there are {dim}, from 0.")
 
     def critical_level(self, cloud, point):
@@ -122,7 +123,7 @@ class Linear(Region):
     vector: Float[Array, "..."]
 
     def __init__(self, vector: Numbers):
-        self.vector = as_float(vector)
+        self.vector = parameters("vector", vector)
 
     @property
     def name(self):
@@ -143,9 +144,15 @@ class Functional(Region):
     fn: Callable[..., Any] = eqx.field(converter=static)
 
     def check(self, dim):
-        out = jax.eval_shape(self.fn, jax.ShapeDtypeStruct((dim,), jnp.zeros(()).dtype))
+        try:
+            out = jax.eval_shape(self.fn, jax.ShapeDtypeStruct((dim,), jnp.zeros(()).dtype))
+        except Exception as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise TypeError(f"Functional(fn) failed on {dim} parameters: {reason}") from error
         if getattr(out, "shape", None) != ():
             raise ValueError(f"Functional(fn) needs a function with a scalar value; got {out}.")
+        if jnp.issubdtype(out.dtype, jnp.complexfloating):
+            raise TypeError(f"Functional(fn) needs a function with a real value; got {out.dtype}.")
 
     def critical_level(self, cloud, point):
         values = jax.vmap(jax.vmap(self.fn, 1), 1)(cloud.theta)
@@ -182,10 +189,10 @@ def as_region(region: str | Region) -> Region:
     """A region from its name."""
     if isinstance(region, Region):
         return region
-    if region not in REGIONS:
+    if not isinstance(region, str) or region not in REGIONS:
         raise ValueError(
             f"region must be one of {', '.join(REGIONS)}, or calibayes.regions.Interval(k), Linear(vector) or "
-            f"Functional(fn); got {region!r}."
+            f"Functional(fn); got {shown(region)}."
         )
     return REGIONS[region]()
 

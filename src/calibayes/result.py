@@ -154,7 +154,9 @@ class Result:
         return self.__dict__ | {"calibration": None, "own": self.kept}
 
     def __repr__(self) -> str:
-        state = "" if self.converged else f"\n  NOT CONVERGED: {self.message}"
+        state = f"\n  NOT CONVERGED: {self.message}"
+        if self.converged:
+            state = "".join(f"\n  note: {concern}" for concern in self.concerns)
         return (
             f"Result(eta = {self.eta:.4g} +- {self.eta_se:.2g}, coverage = {self.coverage!r} "
             f"of {self.level:g} {self.region.name} sets, {len(self.trace)} iterations){state}"

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from calibayes.functions import as_float
+from calibayes.given import positive, scalar
 
 
 class Search(eqx.Module):
@@ -57,11 +57,9 @@ class RobbinsMonro(Search):
     def __init__(
         self, step: Literal["kesten", "syring-martin"] = "kesten", gain: ArrayLike = 1.0, *, refine: bool = True
     ):
-        self.step, self.gain, self.refine = step, as_float(gain), refine
+        self.step, self.gain, self.refine = step, scalar("gain", gain), refine
         if self.step not in ("kesten", "syring-martin"):
             raise ValueError(f"step must be 'kesten' or 'syring-martin'; got {self.step!r}.")
-        if not float(self.gain) > 0:
-            raise ValueError(f"gain must be positive; got {float(self.gain)}.")
 
     def init(self, eta):
         return RobbinsMonroState(eta, jnp.ones_like(eta), jnp.zeros_like(eta))
@@ -101,8 +99,7 @@ class Bracket(Search):
         return Bracket(closeness=0.3)
 
     def __check_init__(self):
-        if not self.closeness > 0:
-            raise ValueError(f"closeness must be positive; got {self.closeness}.")
+        positive("closeness", self.closeness)
 
     def init(self, eta):
         return BracketState(eta, jnp.zeros_like(eta), jnp.full_like(eta, jnp.inf))

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import numpy as np
 import typer
 from rich.console import Console
@@ -217,7 +218,7 @@ def fit(
 
     All devices are used where it is worth it. Started by srun or mpirun, its processes work as one.
 
-    Exit status: 0 all is well; 1 not converged (printed and saved all the same);
+    Exit status: 0 all is well; 1 not converged (printed and saved all the same, if there is anything);
     2 bad input.
     """
     if not alone:
@@ -355,8 +356,14 @@ def _bad_input() -> Iterator[None]:
     """What is wrong with the input is said in a sentence, without a traceback."""
     try:
         yield
-    except (ValueError, ImportError) as error:
+    except (ValueError, TypeError, ImportError) as error:
         raise typer.BadParameter(str(error)) from None
+    except RuntimeError as error:
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            raise
+        # The data are in order, and there is no answer.
+        typer.echo(f"Not calibrated: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 @contextmanager

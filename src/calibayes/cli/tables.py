@@ -7,6 +7,7 @@ import csv
 import gzip
 import re
 import shlex
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,11 +17,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from calibayes.memory import host_memory, require_memory
+
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 _NAMED = 12
 """Columns that an error lists, at most: the first, and the last, which are often the targets."""
 _PASTED = 8
 """Columns that an error writes down to be pasted, at most."""
+_TIGHTEST = 1032
+"""Bytes that gzip packs into one, at most."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ def read(path: Path, missing: Sequence[str] = ()) -> Any:
     pandas = _pandas()
     suffix = _suffix(path)
     try:
+        require_memory(path.name, _size(path, suffix), "the table", "Take fewer rows or columns of it.")
         if suffix == ".parquet":
             frame = pandas.read_parquet(path)
         else:
@@ -56,7 +62,9 @@ def read(path: Path, missing: Sequence[str] = ()) -> Any:
             )
     except UnicodeDecodeError:
         raise ValueError(f"{path.name} is not UTF-8 text: save it as UTF-8.") from None
-    except (ValueError, OSError) as error:
+    except MemoryError:
+        raise ValueError(f"{path.name} takes more memory than there is: take fewer rows or columns of it.") from None
+    except (ValueError, OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path.name} cannot be read as {suffix[1:]}: {error}") from None
     frame.columns = [str(name) for name in frame.columns]
     if frame.empty:
@@ -272,6 +280,24 @@ def _suffix(path: Path) -> str:
         if path.name.lower().endswith(suffix):
             return suffix
     raise ValueError(f"{path.name} must end in one of {', '.join(SUFFIXES)}.")
+
+
+def _size(path: Path, suffix: str) -> int:
+    """Bytes that a table takes at least: a number its eight, a text those of the file."""
+    if suffix == ".parquet":
+        from pyarrow import parquet
+
+        known = parquet.read_metadata(path)
+        return 8 * known.num_rows * known.num_columns
+    packed = path.stat().st_size
+    available = host_memory()
+    if not suffix.endswith(".gz") or available is None or _TIGHTEST * packed < available:
+        return packed
+    unpacked = 0
+    with gzip.open(path) as file:
+        while unpacked <= available and (part := file.read(2**24)):
+            unpacked += len(part)
+    return unpacked
 
 
 def _separator(path: Path, suffix: str) -> str:

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from calibayes.given import fraction
 from calibayes.kernels.base import Info, Kernel, metropolis
 from calibayes.noise import normals, uniforms
 from calibayes.particles import covariance, factor, inverse_factor, mean, transform
@@ -35,6 +36,9 @@ class CrankNicolson(Kernel):
     """For populations of particles whose posterior is not far from normal; right for any."""
 
     target_acceptance: float = eqx.field(static=True, default=0.35)
+
+    def __check_init__(self):
+        fraction("target_acceptance", self.target_acceptance)
 
     def init(self, covariance):
         n_rows, dim, _ = covariance.shape

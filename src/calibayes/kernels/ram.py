@@ -18,6 +18,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from calibayes.given import fraction, positive
 from calibayes.kernels.base import Kernel, metropolis, random_walk_noise
 from calibayes.particles import factor, transform
 
@@ -33,6 +34,11 @@ class RAM(Kernel):
     target_acceptance: float | None = eqx.field(static=True, default=None)
     """Unless told, 0.234; 0.44 for a single parameter."""
     decay: float = eqx.field(static=True, default=2 / 3)
+
+    def __check_init__(self):
+        if self.target_acceptance is not None:
+            fraction("target_acceptance", self.target_acceptance)
+        positive("decay", self.decay)
 
     def init(self, covariance):
         n_rows, dim, _ = covariance.shape

@@ -16,6 +16,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from calibayes.given import fraction
 from calibayes.kernels.base import Kernel, metropolis, random_walk_noise
 from calibayes.particles import covariance, factor, transform
 
@@ -30,6 +31,9 @@ class RWMH(Kernel):
 
     target_acceptance: float = eqx.field(static=True, default=0.25)
     as_printed: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self):
+        fraction("target_acceptance", self.target_acceptance)
 
     def init(self, covariance):
         n_rows, dim, _ = covariance.shape

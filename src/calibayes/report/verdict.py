@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from calibayes.found import FAILED, FELL_BACK, NOT_AUDITED
+from calibayes.found import FAILED, FELL_BACK, NOT_AUDITED, UNKNOWN_ERROR
 from calibayes.result import Intervals, Result
 from calibayes.samplers import Transport
 
@@ -175,7 +175,7 @@ def _own(own: Intervals) -> Check:
 
 def _concerns(result: Result) -> list[Check]:
     """Those that no other check tells of."""
-    told = ["the effective size of a row is only"] + [FAILED, FELL_BACK] * (FELL_BACK in result.concerns)
+    told = ["the effective size of a row is only", UNKNOWN_ERROR] + [FAILED, FELL_BACK] * (FELL_BACK in result.concerns)
     if isinstance(result.settings.get("sampler"), Transport):
         told.append(NOT_AUDITED)
     return [

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from calibayes.diagnostics import multi_ess_of
 from calibayes.functions import as_float
+from calibayes.given import integer
 from calibayes.kernels import RAM, RWMH, Kernel
 from calibayes.noise import row_keys
 from calibayes.particles import Particles, covariance, pool, uniform_log_weights
@@ -51,8 +52,8 @@ class MCMC(Sampler):
     def __check_init__(self):
         if not isinstance(self.kernel, Kernel):
             raise TypeError(f"kernel must be an instance of a calibayes.kernels.Kernel; got {self.kernel!r}.")
-        if self.n_warmup < 0:
-            raise ValueError(f"n_warmup must not be negative; got {self.n_warmup}.")
+        integer("n_draws", self.n_draws, 1)
+        integer("n_warmup", self.n_warmup, 0)
         if isinstance(self.kernel, RWMH):
             raise TypeError("kernel RWMH learns from a population of particles; for a chain use kernels.RAM().")
 

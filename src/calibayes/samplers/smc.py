@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from calibayes.functions import as_float
+from calibayes.given import fraction, integer, positive
 from calibayes.kernels import RWMH, Kernel
 from calibayes.noise import row_keys
 from calibayes.particles import Particles, ess, normalise
@@ -61,13 +62,11 @@ class SMC(Sampler):
     def __check_init__(self):
         if not isinstance(self.kernel, Kernel):
             raise TypeError(f"kernel must be an instance of a calibayes.kernels.Kernel; got {self.kernel!r}.")
-        if not 0 < self.ess_target < 1:
-            raise ValueError(f"ess_target must be between 0 and 1, both excluded; got {self.ess_target}.")
-        if not 0 < self.resample_below <= 1:
+        fraction("ess_target", self.ess_target)
+        if not positive("resample_below", self.resample_below) <= 1:
             raise ValueError(f"resample_below must be above 0 and at most 1; got {self.resample_below}.")
-        for name in ("n_moves", "max_rungs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        for name in ("n_particles", "n_moves", "max_rungs"):
+            integer(name, getattr(self, name), 1)
         for name, known in (
             ("start", ("mcmc", "prior")),
             ("resampling", ("stratified", "systematic")),

@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from calibayes.checks import LongRunWarning
 from calibayes.diagnostics import pareto_k, pareto_k_limit
 from calibayes.functions import as_float
+from calibayes.given import integer
 from calibayes.noise import row_keys
 from calibayes.particles import Particles, choose, ess
 from calibayes.regions import Region
@@ -98,8 +99,9 @@ class Transport(Sampler):
     audit: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
-        if self.max_evaluations < 1:
-            raise ValueError(f"max_evaluations must be at least 1; got {self.max_evaluations}.")
+        integer("max_evaluations", self.max_evaluations, 1)
+        if self.n_particles is not None:
+            integer("n_particles", self.n_particles, 1)
 
     def size(self, dim: int) -> int:
         return max(1000, 40 * dim) if self.n_particles is None else self.n_particles

@@ -1,0 +1,89 @@
+"""The page on what the library does with bad input and long runs, from what is stored.
+
+    python -m benchmarks.robust
+
+Only what stands between two marks is rebuilt.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "robust.md"
+BEGIN, END = "<!-- robust: begin -->", "<!-- robust: end -->"
+
+
+def markdown(results: Path = ROOT / "results") -> str:
+    """The tables."""
+    inputs, soak = (json.loads((results / f"{name}.json").read_text()) for name in ("inputs", "soak"))
+    return "\n\n".join([*_inputs(inputs), *_soak(soak)])
+
+
+def _inputs(found: dict[str, Any]) -> list[str]:
+    refused, tables, data = found["arguments"]["refused"], found["tables"], found["data"]
+    total = sum(refused.values())
+    endings = ("answer", "not converged", "refused")
+    rows = [[kind, *(_shown(ended.get(ending, 0)) for ending in endings)] for kind, ended in data.items()]
+    every = [sum(ended.get(ending, 0) for ended in data.values()) for ending in endings]
+    return [
+        "## Wrong arguments",
+        f"{total:,} calls with one thing wrong each: all refused by an error that names the argument, of "
+        f"{found['arguments']['messages']} kinds, with {found['arguments']['compiled']} programs compiled.",
+        _table(["wrong", "refused"], [[name, f"{n:,}"] for name, n in refused.items()]),
+        "## Files",
+        f"{sum(tables.values()):,} files for `calibayes fit`, most of them odd or broken: {tables.get('refused', 0):,} "
+        f"refused in a sentence, {tables.get('reached', 0):,} found in order, none ended in a traceback.",
+        "## Odd data",
+        f"{sum(every):,} calibrations of data that could be right. What was only laid out otherwise gave the same "
+        "numbers to the bit; in other units eta was within 20% of what it had to be. "
+        "Where there was no answer the result said so, "
+        "or an error did. No number in an answer was NaN.",
+        _table(["data", *endings], [*rows, ["all", *(f"{n:,}" for n in every)]]),
+    ]
+
+
+def _soak(found: dict[str, Any]) -> list[str]:
+    same, new = found["same shape"], found["new shapes"]
+    rows = [
+        ["calibrations of one shape, on new data", f"{same['calibrations']:,}"],
+        [f"memory after the first {same['first']}, MB", f"{same['memory_first_mb']:,}"],
+        ["memory at the end, MB", f"{same['memory_last_mb']:,}"],
+        ["programs compiled by those", f"{same['compiled_first']:,}"],
+        ["programs compiled by all others", f"{same['compiled_later']:,}"],
+        ["calibrations of a new shape each", f"{new['calibrations']:,}"],
+        ["memory maps at most", f"{new['maps_most']:,}"],
+        ["memory maps allowed", f"{new['maps_allowed']:,}"],
+        ["times that compiled programs were forgotten", f"{new['forgot']:,}"],
+        ["memory at most, MB", f"{new['memory_most_mb']:,}"],
+    ]
+    return [
+        "## Long runs",
+        f"Calibrations one after another; each part in half of {found['minutes']:g} minutes, or longer. "
+        f"Memory may grow by {same['allowed']:.0%} after the first "
+        f"{same['first']}. In the second part programs are forgotten at {new['share']:.0%} of the maps allowed, sooner "
+        "than usual.",
+        _table(["", "measured"], rows),
+        f"On {found['device']}; jax {found['jax_version']}, Python {found['python_version']}.",
+    ]
+
+
+def _shown(number: int) -> str:
+    return f"{number:,}" if number else "-"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def rebuilt(page: str) -> str:
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{markdown()}\n\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rebuilt(PAGE.read_text()))
+    print(f"wrote {PAGE}")

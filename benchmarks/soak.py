@@ -1,0 +1,124 @@
+"""Can a process go on calibrating? Memory and compilations over minutes of it.
+
+    python -m benchmarks.soak [--minutes 5] [--only "new shapes"]
+
+Half of the time on new data of one shape: memory must stay where it was after the first few, and nothing be compiled.
+The other half on shapes that are all new: memory maps must stay below the limit, beyond which the process would be
+ended. So that few minutes show it, room is made at a small share of the maps allowed.
+"""
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import jax
+
+import calibayes as cb
+from benchmarks.inputs.endings import compilations
+from calibayes import room
+from calibayes.export import versions
+
+RESULTS = Path(__file__).parents[1] / "results" / "soak.json"
+MODEL = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+FIRST = 50
+"""Calibrations after which what is seldom needed, and compiled then, has been: sampling rows again, another sampler."""
+GROWTH = 0.05
+"""Of the memory held after those, that may come on top by the end."""
+SHARE = 0.08
+"""Of the maps allowed, at which compiled programs are forgotten in the second half."""
+
+
+def memory() -> float:
+    """Megabytes that the process holds."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1e3
+
+
+def maps() -> int:
+    return Path("/proc/self/maps").read_bytes().count(b"\n")
+
+
+def once(n: int, seed: int) -> None:
+    sampler = cb.Transport(n_particles=200, audit=True)
+    result = cb.calibrate(
+        MODEL, cb.datasets.median_regression(n, seed), bootstrap=100, sampler=sampler, seed=seed, progress=False
+    )
+    assert result.eta > 0, result
+
+
+def same_shape(seconds: float) -> dict[str, Any]:
+    """New data of one shape."""
+    until, held, compiled = time.perf_counter() + seconds, [], []
+    while time.perf_counter() < until or len(held) < 2 * FIRST:
+        before = compilations()
+        once(60, len(held))
+        held.append(memory())
+        compiled.append(compilations() - before)
+    first, last = max(held[:FIRST]), max(held[-FIRST:])
+    found = {
+        "calibrations": len(held),
+        "first": FIRST,
+        "memory_first_mb": round(first),
+        "memory_last_mb": round(last),
+        "allowed": GROWTH,
+        "compiled_first": sum(compiled[:FIRST]),
+        "compiled_later": sum(compiled[FIRST:]),
+    }
+    assert last < (1 + GROWTH) * first, f"memory grew: {found}"
+    assert found["compiled_later"] < GROWTH * found["compiled_first"], f"programs are compiled again: {found}"
+    return found
+
+
+def new_shapes(seconds: float) -> dict[str, Any]:
+    """A number of observations that there has not been yet, every time."""
+    until, held, mapped, forgot = time.perf_counter() + seconds, [], [], 0
+
+    def make_room() -> bool:
+        nonlocal forgot
+        made = room.make_room(SHARE)
+        forgot += made
+        return made
+
+    with patch.object(sys.modules["calibayes.calibrate"], "make_room", make_room):
+        while time.perf_counter() < until or not forgot:
+            once(101 + len(held), len(held))
+            held.append(memory())
+            mapped.append(maps())
+    limit = int(Path("/proc/sys/vm/max_map_count").read_text())
+    found = {
+        "calibrations": len(held),
+        "maps_most": max(mapped),
+        "maps_allowed": limit,
+        "share": SHARE,
+        "forgot": forgot,
+        "memory_most_mb": round(max(held)),
+    }
+    assert max(mapped) < limit, found
+    return found
+
+
+PARTS = {"same shape": same_shape, "new shapes": new_shapes}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--only", choices=PARTS, help="one part; the other stays as it is stored")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", cb.CalibrationWarning)
+    found: dict[str, Any] = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
+    found |= {"device": jax.devices()[0].platform, **versions(), "minutes": options.minutes}
+    for name in [options.only] if options.only else PARTS:
+        found[name] = PARTS[name](30 * options.minutes)
+        print(name, json.dumps(found[name], indent=2), flush=True)
+        options.out.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
