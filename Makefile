@@ -1,4 +1,4 @@
-.PHONY: demo test lint format docs bench bench-page seeds kills results picture lock clean
+.PHONY: demo test lint format docs bench bench-page seeds kills validate mutants results picture lock clean
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -31,6 +31,12 @@ seeds: .venv/installed
 
 kills: .venv/installed
 	$(BIN)/python -m benchmarks.kills
+
+validate: .venv/installed
+	$(BIN)/python -m benchmarks.validate
+
+mutants: .venv/installed
+	$(BIN)/python -m benchmarks.validate --only mutations
 
 results: .venv/installed
 	$(BIN)/calibayes study page --readme README.md

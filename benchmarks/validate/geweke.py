@@ -44,7 +44,7 @@ def kernels_for(model: cb.GibbsModel) -> dict[str, Kernel]:
 
 
 def alternate(kernel: Kernel, model: Model, seed: int, steps: int = STEPS) -> np.ndarray:
-    """Parameters and risk of some chains after the last move of so many, (K + 1, chains); as they are drawn, for none."""
+    """Parameters and risk of some chains after so many moves, (K + 1, chains); as they are drawn, for none."""
     problem = stack(model, seed, CHAINS, OBSERVATIONS)
     target = problem.target.recentre(jnp.zeros(model.dim))
     other_key, walk_key = jax.random.split(jax.random.key(seed + 500))

@@ -138,7 +138,6 @@ def _exponential_loss(theta, datum):
     return rate * y - jnp.log(rate)
 
 
-
 MODELS = {
     model.name: model
     for model in (

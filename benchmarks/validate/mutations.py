@@ -7,9 +7,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from benchmarks.validate import stored
 from benchmarks.validate.mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
@@ -31,20 +33,35 @@ def check(mutant: Mutant) -> str:
     return changed
 
 
-def run(only: str = "") -> list[dict[str, Any]]:
-    """What became of each, those with `only` in their names. Tests that notice one must pass without any."""
-    chosen = [mutant for mutant in MUTANTS if only in mutant.name]
-    texts = [check(mutant) for mutant in chosen]
+def run(path: Path, only: str = "") -> list[dict[str, Any]]:
+    """What became of each, stored one by one; those noticed before in the same sources are not run again.
+
+    With `only`, those with that in their names are, and no others. Tests that notice one must pass without any.
+    """
+    texts = {mutant: check(mutant) for mutant in MUTANTS}
+    part = stored.load(path).get("mutations", {"seconds": 0, "lines": []})
+    known = {line["digest"]: line for line in part["lines"] if line["caught"]}
+    asked = [mutant for mutant in MUTANTS if only in mutant.name and (only or digest(mutant) not in known)]
+    began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         _require_copy(source)
-        found = [_one(source, mutant, text) for mutant, text in zip(chosen, texts, strict=True)]
-        noticed = tuple(sorted({one["caught"] for one in found if "::" in (one["caught"] or "")}))
+        for mutant in asked:
+            known[digest(mutant)] = _one(source, mutant, texts[mutant])
+            lines = [known[digest(each)] for each in MUTANTS if digest(each) in known]
+            stored.add(path, "mutations", lines, part["seconds"] + time.perf_counter() - began)
+        lines = [known[digest(each)] for each in MUTANTS if digest(each) in known]
+        noticed = tuple(sorted({line["caught"] for line in lines if "::" in (line["caught"] or "")}))
         failed, _ = _test(source, noticed) if noticed else (_NOBODY, 0.0)
         if failed != _NOBODY:
             raise RuntimeError(f"tests/{failed} fails as things are: it notices nothing.")
-        return found
+        return lines
+
+
+def digest(mutant: Mutant) -> str:
+    """Of the file as it would be."""
+    return sha256(check(mutant).encode()).hexdigest()[:12]
 
 
 def _one(source: Path, mutant: Mutant, text: str) -> dict[str, Any]:
@@ -59,7 +76,8 @@ def _one(source: Path, mutant: Mutant, text: str) -> dict[str, Any]:
     finally:
         place.write_text(kept)
     print(f"{mutant.name}: {caught} ({seconds:.0f} s)", flush=True)
-    return {"name": mutant.name, "file": mutant.file, "caught": None if caught == _NOBODY else caught}
+    noticed = None if caught == _NOBODY else caught
+    return {"name": mutant.name, "file": mutant.file, "caught": noticed, "digest": digest(mutant)}
 
 
 def _test(source: Path, tests: tuple[str, ...]) -> tuple[str, float]:
