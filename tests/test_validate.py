@@ -1,16 +1,13 @@
-"""A thin slice of `make validate`: that it finds what is wrong and passes what is right, and that its page is stored.
+"""A thin slice of `make validate`: that it finds what is wrong and passes what is right.
 
 Every p-value here is of a fixed seed. Of two dozen or so one below 1e-4 comes up once in 400 sets of seeds.
 """
-
-import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmarks.validate import exact, geweke, invariance, known, mutations, page, sbc, stored
+from benchmarks.validate import exact, geweke, invariance, known, mutations, sbc
 from benchmarks.validate.models import MODELS
 from benchmarks.validate.mutants import MUTANTS
 
@@ -18,7 +15,6 @@ import calibayes as cb
 from calibayes.kernels import RAM, RWMH, PolsonScott
 from calibayes.particles import Particles
 
-ROOT = Path(__file__).parents[1]
 UNLIKELY = 1e-4
 
 
@@ -54,10 +50,15 @@ def test_a_rank_counts_draws_by_their_weights_and_ties_by_chance():
 
 
 @pytest.mark.parametrize(
-    ("run", "model"), [("MCMC, RAM", "bounded rates"), ("SMC, random walk", "quantile regression")]
+    ("run", "model"),
+    [
+        ("MCMC, RAM", "quantile regression"),
+        pytest.param("SMC, random walk", "bounded rates", marks=pytest.mark.slow),
+        pytest.param("transport", "normal mean", marks=pytest.mark.slow),
+    ],
 )
 def test_true_parameters_rank_anywhere(run, model):
-    assert all(test["p"] > UNLIKELY for test in sbc.RUNS[run](MODELS[model], 150).tests())
+    assert all(test["p"] > UNLIKELY for test in sbc.RUNS[run](MODELS[model], 100).tests())
 
 
 def test_parameters_and_data_in_turn_keep_their_law():
@@ -74,10 +75,17 @@ def test_exact_draws_stay_exact_and_a_wrong_kernel_is_noticed():
     assert min(test["p"] for test in exact.compare("too hot", TooHot(), huber, 3000)) < UNLIKELY
 
 
-def test_known_answer_of_the_box_of_a_level():
-    (first, second) = known.run(500, ("simultaneous",))
-    assert first["passed"], first
-    assert second["passed"], second
+def test_known_answer_from_a_curve_that_reaches_far():
+    """The answer is read off a curve 1.3 learning rates away, and the draws are at the answer, not there.
+
+    A variance of 2 x 4,000 draws has an error of sqrt(2 / 8000); at the other learning rate it would be off by 0.2.
+    """
+    y, counts = known.problem(300)
+    options = {"sampler": "transport", "search": cb.Bracket(closeness=0.3), "eta_init": 0.85}
+    result = cb.calibrate(known.MODEL, y, bootstrap=counts, seed=1, progress=False, **options)
+    assert abs(np.log(result.trace[-1].eta / result.eta)) > 0.15
+    assert abs(known.coverage(y, counts, result.eta, "hpd", 0.95) - 0.95) < known.allowed(300, 0.95)
+    assert result.draws.var(0).mean() * result.eta * known.OBSERVATIONS == pytest.approx(1, abs=4 * 8000**-0.5 * 2**0.5)
 
 
 def test_the_same_in_other_words():
@@ -103,41 +111,3 @@ def test_an_error_that_can_no_longer_be_made_is_said():
         mutations.check(mutant)
     with pytest.raises(ValueError, match=r"there is no tests/test_nothing\.py"):
         mutations.check(MUTANTS[0]._replace(tests=("test_nothing.py",)))
-
-
-def test_the_smallest_p_value_is_judged_by_their_number():
-    lines = [{"p": p} for p in (0.5, 0.002, 0.9)]
-    assert stored.smallest(lines).chance == pytest.approx(1 - 0.998**3)
-    assert not stored.passed("sbc", lines)
-    assert stored.passed("sbc", [{"p": 0.002}, *({"p": 0.5} for _ in range(20))])
-
-
-def test_the_page_is_what_is_stored():
-    text = (ROOT / "docs" / "trust.md").read_text()
-    assert page.tables(ROOT / "results" / "validation.json", ROOT / "results") in text
-
-
-def test_all_that_is_stored_passed():
-    parts = stored.load(ROOT / "results" / "validation.json")
-    assert {*page.P_VALUES, "known", "mutations"} == set(parts)
-    assert [name for name, part in parts.items() if not stored.passed(name, part["lines"])] == []
-    assert {line["name"] for line in parts["mutations"]["lines"]} == {mutant.name for mutant in MUTANTS}
-
-
-def test_survivors_and_failures_are_on_the_page(tmp_path):
-    path, where = tmp_path / "validation.json", tmp_path / "trust.md"
-    where.write_text(f"Before.\n\n{page.BEGIN}\n{page.END}\nAfter.\n")
-    with pytest.raises(ValueError, match="there is nothing in"):
-        page.write(path, tmp_path, where)
-    stored.add(path, "geweke", [{"kernel": "RAM", "model": "a", "what": "risk", "p": 1e-9, "n": 7}], 60.0)
-    stored.add(path, "mutations", [{"name": "a: b", "file": "x.py", "caught": None, "digest": ""}], 1.0)
-    page.write(path, tmp_path, where)
-    text = where.read_text()
-    assert text.startswith("Before.")
-    assert text.endswith("After.\n")
-    assert "1e-09 **failed**" in text
-    assert "- not noticed: a: b" in text
-    assert json.loads(path.read_text())["geweke"]["seconds"] == 60
-    where.write_text("No marks.")
-    with pytest.raises(ValueError, match=page.BEGIN):
-        page.write(path, tmp_path, where)
