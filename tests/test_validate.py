@@ -58,7 +58,7 @@ def test_a_rank_counts_draws_by_their_weights_and_ties_by_chance():
     ],
 )
 def test_true_parameters_rank_anywhere(run, model):
-    assert all(test["p"] > UNLIKELY for test in sbc.RUNS[run](MODELS[model], 100).tests())
+    assert all(test["p"] > UNLIKELY for test in sbc.ranks(run, MODELS[model], 100).tests())
 
 
 def test_parameters_and_data_in_turn_keep_their_law():

@@ -5,7 +5,6 @@ the generalized posterior the posterior. The rank of each parameter, and that of
 0 to 99, if the draws are independent. Chains are thinned to 99; of particles 99 are drawn by their weights.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -66,7 +65,7 @@ def ranks_of(seed: int, particles: Particles, truth: Particles, thin: bool) -> n
     return found
 
 
-def side_by_side(name: str, sampler: Sampler, model: Model, n_sets: int, thin: bool, seed: int = 0) -> Ranks:
+def side_by_side(name: str, sampler: Sampler, model: Model, n_sets: int, thin: bool, seed: int) -> Ranks:
     """Datasets that are rows of one target. The sampler comes from another learning rate, if it can carry particles."""
     found = []
     for part in range(-(-n_sets // _AT_ONCE)):
@@ -83,7 +82,7 @@ def side_by_side(name: str, sampler: Sampler, model: Model, n_sets: int, thin: b
     return Ranks(name, model.name, np.concatenate(found))
 
 
-def one_by_one(name: str, sampler: Sampler, model: Model, n_sets: int, seed: int = 0) -> Ranks:
+def one_by_one(name: str, sampler: Sampler, model: Model, n_sets: int, seed: int) -> Ranks:
     """A dataset at a time, with other bootstrap rows beside the one that is looked at."""
     found = []
     for part in range(n_sets):
@@ -109,31 +108,32 @@ def _smc(kernel: Any) -> Sampler:
     return cb.SMC(n_particles=300, ess_target=0.9, kernel=kernel)
 
 
-RUNS: dict[str, Callable[[Model, int], Ranks]] = {
-    "transport": lambda model, n: one_by_one("transport", cb.Transport(n_particles=400), model, n),
-    "SMC, random walk": lambda model, n: side_by_side("SMC, random walk", _smc(cb.kernels.RWMH()), model, n, False),
-    "SMC, Crank-Nicolson": lambda model, n: side_by_side(
-        "SMC, Crank-Nicolson", _smc(cb.kernels.CrankNicolson()), model, n, False
-    ),
-    "MCMC, RAM": lambda model, n: side_by_side("MCMC, RAM", cb.MCMC(n_draws=40 * DRAWS, n_warmup=1000), model, n, True),
-    "MCMC, Polson-Scott": lambda model, n: side_by_side(
-        "MCMC, Polson-Scott",
-        cb.MCMC(n_draws=12 * DRAWS, n_warmup=100, kernel=cb.kernels.PolsonScott()),
-        model,
-        n,
-        True,
-    ),
+SAMPLERS: dict[str, Sampler] = {
+    "transport": cb.Transport(n_particles=400),
+    "SMC, random walk": _smc(cb.kernels.RWMH()),
+    "SMC, Crank-Nicolson": _smc(cb.kernels.CrankNicolson()),
+    "MCMC, RAM": cb.MCMC(n_draws=40 * DRAWS, n_warmup=1000),
+    "MCMC, Polson-Scott": cb.MCMC(n_draws=12 * DRAWS, n_warmup=100, kernel=cb.kernels.PolsonScott()),
 }
+
+
+def ranks(name: str, model: Model, n_sets: int) -> Ranks:
+    """Of a sampler on a model, on datasets that no other sampler has."""
+    sampler, seed = SAMPLERS[name], list(SAMPLERS).index(name)
+    if isinstance(sampler, cb.Transport):
+        return one_by_one(name, sampler, model, n_sets, seed)
+    return side_by_side(name, sampler, model, n_sets, isinstance(sampler, cb.MCMC), seed)
 
 
 def run() -> list[dict[str, Any]]:
     """Every sampler on every model it can do."""
     tests = []
-    for name, ranks in RUNS.items():
+    for name, sampler in SAMPLERS.items():
         for model in MODELS.values():
-            if "Polson" not in name or model.normaliser is not None:
-                make_room()
-                own = ranks(model, ONE_BY_ONE if name == "transport" else SIDE_BY_SIDE).tests()
-                print(name, model.name, *(f"{test['p']:.3f}" for test in own), flush=True)
-                tests += own
+            if "Polson" in name and model.normaliser is None:
+                continue
+            make_room()
+            own = ranks(name, model, ONE_BY_ONE if isinstance(sampler, cb.Transport) else SIDE_BY_SIDE).tests()
+            print(name, model.name, *(f"{test['p']:.3f}" for test in own), flush=True)
+            tests += own
     return tests
