@@ -120,7 +120,7 @@ def _mutations(lines: Lines) -> str:
     rows = []
     for file in files:
         own = [line for line in lines if line["file"] == file]
-        words = "; ".join(line["name"].split(": ", 1)[-1] for line in own)
+        words = "; ".join(line["name"] for line in own)
         rows.append([f"`{file}`", f"{sum(bool(line['caught']) for line in own)} of {len(own)}", words])
     left = "".join(f"\n- not noticed: {line['name']}" for line in survivors)
     return (
