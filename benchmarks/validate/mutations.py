@@ -52,7 +52,8 @@ def run(path: Path, only: str = "") -> list[dict[str, Any]]:
             lines = [known[digest(each)] for each in MUTANTS if digest(each) in known]
             stored.add(path, "mutations", lines, part["seconds"] + time.perf_counter() - began)
         lines = [known[digest(each)] for each in MUTANTS if digest(each) in known]
-        noticed = tuple(sorted({line["caught"] for line in lines if "::" in (line["caught"] or "")}))
+        new = [known[digest(mutant)]["caught"] or "" for mutant in asked]
+        noticed = tuple(sorted({test for test in new if "::" in test}))
         failed, _ = _test(source, noticed) if noticed else (_NOBODY, 0.0)
         if failed != _NOBODY:
             raise RuntimeError(f"tests/{failed} fails as things are: it notices nothing.")
