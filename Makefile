@@ -1,4 +1,5 @@
-.PHONY: demo test lint format docs bench bench-page seeds kills inputs soak robust-page audit results picture lock clean
+.PHONY: demo test lint format docs bench bench-page seeds kills inputs soak robust-page audit validate mutants results \
+	picture lock clean
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -45,6 +46,12 @@ robust-page: .venv/installed
 # Known vulnerabilities of what is pinned; needs a network, and says so where there is none.
 audit: .venv/installed
 	$(BIN)/python .ci/audit.py
+
+validate: .venv/installed
+	$(BIN)/python -m benchmarks.validate
+
+mutants: .venv/installed
+	$(BIN)/python -m benchmarks.validate --only mutations
 
 results: .venv/installed
 	$(BIN)/calibayes study page --readme README.md

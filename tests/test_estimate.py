@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from calibayes.estimate import point_estimate
+from calibayes.estimate import point_estimate, points_along
 from calibayes.target import evaluate
 from targets import gamma_draws, gamma_target
 
@@ -41,3 +41,15 @@ def test_function_of_draws_and_weights(key):
     target, particles, *_ = setup(1.0)
     got = point_estimate(lambda draws, weights: jnp.median(draws, axis=0), key, target, particles, 1.0)
     np.testing.assert_allclose(got, np.median(particles.theta[:, 0], axis=1), rtol=1e-5)
+
+
+def test_mean_is_by_weight(key):
+    """All weight on one particle: the mean is there; and at other learning rates it goes with the weights."""
+    target, *_ = gamma_target(n_rows=1)
+    particles = evaluate(target, jnp.asarray([[[-0.5, 0.7, 1.5]]]))
+    alone = particles.with_log_weights(jnp.log(jnp.asarray([[0.0, 1.0, 0.0]])))
+    np.testing.assert_allclose(point_estimate("mean", key, target, alone, 1.0), [0.7], rtol=1e-6)
+    (low,), (same,), (high,) = np.asarray(points_along("mean", key, target, particles, 1.0, np.array([0.5, 1.0, 1.5])))
+    weights = np.exp(-np.array([-0.5, 0.0, 0.5])[:, None] * np.asarray(particles.risk, float))
+    expected = (weights * np.array([-0.5, 0.7, 1.5])).sum(1) / weights.sum(1)
+    np.testing.assert_allclose([low, same, high], expected, rtol=1e-4)

@@ -207,3 +207,10 @@ def test_samplers_check_their_kernel(sampler, monkeypatch):
     target, *_ = gamma_target()
     with pytest.raises(TypeError, match="PolsonScott samples"):
         sampler(kernel=PolsonScott()).check(target)
+
+
+@pytest.mark.parametrize("kernel", [RWMH(), cb.kernels.CrankNicolson()], ids=lambda k: type(k).__name__)
+def test_a_chain_of_one_has_no_population_to_learn_from(kernel):
+    """Its particle's covariance is zero, and it would hardly move."""
+    with pytest.raises(TypeError, match=f"kernel {type(kernel).__name__} learns from a population"):
+        cb.MCMC(kernel=kernel)

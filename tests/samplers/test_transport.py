@@ -194,6 +194,26 @@ def test_rows_whose_weights_fail_are_sampled(problem, unfitted):
     assert cb.Transport(n_particles=M, max_evaluations=1).mend(target, mended, nothing) is mended
 
 
+def test_a_repair_begins_at_the_learning_rate_it_says(problem, unfitted, monkeypatch, key):
+    """Spread out and weighted for a fraction of eta, before any move could make up for wrong weights.
+
+    Variances on 20 rows, in units of the grid's, from some 150 particles that count: sqrt(2 / (20 * 150)) = 0.026.
+    Weighted for the whole of eta they would be near 1/4.
+    """
+    target, _, grid = problem
+    rows, begun = jnp.arange(1, CREW + 1), []
+    monkeypatch.setattr(transport, "climb_to", lambda keys, target, walkers, eta: begun.append(walkers) or walkers)
+    monkeypatch.setattr(transport, "by_mcmc", lambda *args, at_least: (begun[0], jnp.ones(CREW, bool)))
+    transport._finish(key, target.rows(rows), transport._some_maps(unfitted.carried.maps, rows), unfitted)
+    (walkers,) = begun
+    assert float(walkers.eta[0]) == pytest.approx(unfitted.eta / 4)
+    theta, weights = (np.asarray(leaf, float) for leaf in (walkers.particles.theta, walkers.particles.weights))
+    variance = (theta**2 * weights).sum(-1) - (theta * weights).sum(-1) ** 2
+    exact = grid.weights(unfitted.eta / 4, grid.counts[:CREW] @ grid.losses)
+    expected = (exact @ grid.theta**2 - (exact @ grid.theta) ** 2).T
+    np.testing.assert_allclose((variance / expected).mean(1), 1, atol=0.15)
+
+
 def test_many_rows_to_sample_are_told_of_before(problem, unfitted, monkeypatch):
     """It may take long, and nobody knows while it does."""
     target, _, _ = problem

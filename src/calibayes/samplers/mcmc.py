@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 from calibayes.diagnostics import multi_ess_of
 from calibayes.functions import as_float
 from calibayes.given import integer
-from calibayes.kernels import RAM, RWMH, Kernel
+from calibayes.kernels import RAM, RWMH, CrankNicolson, Kernel
 from calibayes.noise import row_keys
 from calibayes.particles import Particles, covariance, pool, uniform_log_weights
 from calibayes.samplers.base import Reach, Sampler
@@ -54,8 +54,9 @@ class MCMC(Sampler):
             raise TypeError(f"kernel must be an instance of a calibayes.kernels.Kernel; got {self.kernel!r}.")
         integer("n_draws", self.n_draws, 1)
         integer("n_warmup", self.n_warmup, 0)
-        if isinstance(self.kernel, RWMH):
-            raise TypeError("kernel RWMH learns from a population of particles; for a chain use kernels.RAM().")
+        if isinstance(self.kernel, RWMH | CrankNicolson):
+            name = type(self.kernel).__name__
+            raise TypeError(f"kernel {name} learns from a population of particles; for a chain use kernels.RAM().")
 
     def size(self, dim: int) -> int:
         return self.n_draws

@@ -1,0 +1,184 @@
+r"""Models whose generalized posterior is a posterior: parameters and data have a joint law that can be drawn from.
+
+With counts c the posterior on a row is $\exp\{-\eta \sum_i c_i r_i(\theta)\}\,p(\theta)$. Where $\exp(-\eta r)$ is a
+density in y up to a constant, observation i is drawn at the learning rate $\eta c_i$: with c times the precision. A
+binary y allows for counts of nought and one only.
+
+The hinge loss is no likelihood: summed over y = -1 and 1 it leaves $z_i(\theta)$. But parameters drawn from
+$p(\theta)\prod_i z_i(\theta)$, and labels with probabilities $e^{-\eta c_i r_i} / z_i$, have the joint law
+$p(\theta)\prod_i e^{-\eta c_i r_i}$, and so that posterior.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import calibayes as cb
+from calibayes.target import Target, make_target
+
+_TRIES = 512
+
+
+class Model(NamedTuple):
+    name: str
+    gibbs: cb.GibbsModel
+    dim: int
+    eta: float
+    observe: Callable[[Any, jax.Array, jax.Array], jax.Array]
+    """y from a key, the linear predictions `x @ theta` and the learning rate of each observation."""
+    binary: bool = False
+    positive: bool = False
+    """Whether x must be, for predictions to be so."""
+    normaliser: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]] | None = None
+    """log z of predictions and learning rates, and the most it can be; None if z does not depend on parameters."""
+
+    def design(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Rows of x: the intercept first, then normal columns with some correlation."""
+        x = rng.normal(size=(n, self.dim)) + 0.5 * rng.normal(size=(n, 1))
+        x[:, 0] = 1
+        return np.exp(0.5 * x) if self.positive else x
+
+    def counts(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """How often each observation counts: as in a bootstrap sample, as far as the law of y allows."""
+        drawn = rng.multinomial(n, np.full(n, 1 / n))
+        return (np.minimum(drawn, 1) if self.binary else drawn).astype(float)
+
+    def parameters(self, key: Any, x: jax.Array, counts: jax.Array) -> jax.Array:
+        """Of one dataset, from the prior; by rejection where its law has a normaliser in it."""
+        if self.normaliser is None:
+            return self.gibbs.prior.sample(key, (self.dim,))
+        tries, accept = jax.random.split(key)
+        theta = self.gibbs.prior.sample(tries, (_TRIES, self.dim))
+        log_z, most = self.normaliser(theta @ x.T, jnp.broadcast_to(self.eta * counts, (_TRIES, len(counts))))
+        accepted = jnp.log(jax.random.uniform(accept, (_TRIES,))) < (log_z - most).sum(-1)
+        return jnp.where(accepted.any(), theta[jnp.argmax(accepted)], jnp.nan)
+
+    def data(self, key: Any, x: jax.Array, theta: jax.Array, counts: jax.Array) -> jax.Array:
+        """y of one dataset; what is not counted is drawn as if it were once."""
+        return self.observe(key, x @ theta, self.eta * jnp.where(counts > 0, counts, 1.0))
+
+
+class Stack(NamedTuple):
+    """Datasets side by side: rows of one target, each counting its own observations alone."""
+
+    target: Target
+    theta: jax.Array
+    """The parameters that each row's data came from, (L, K)."""
+    x: np.ndarray
+    """(L, n, K)"""
+    y: jax.Array
+    counts: np.ndarray
+    """(L, n)"""
+
+
+def stack(model: Model, seed: int, n_sets: int, n: int) -> Stack:
+    """Datasets of parameters from their law and data from the model."""
+    rng = np.random.default_rng(seed)
+    x = np.stack([model.design(rng, n) for _ in range(n_sets)])
+    counts = np.stack([model.counts(rng, n) for _ in range(n_sets)])
+    theta, y = joint(model, jax.random.key(seed), jnp.asarray(x, float), jnp.asarray(counts, float))
+    blocks = np.einsum("ij,jn->ijn", np.eye(n_sets), counts).reshape(n_sets, n_sets * n)
+    flat = (x.reshape(n_sets * n, -1), np.asarray(y, np.float64).reshape(-1))
+    target = make_target(model.gibbs, flat, blocks, model.dim)
+    return Stack(target.rows(jnp.arange(1, n_sets + 1)), theta, x, y, counts)
+
+
+def joint(model: Model, key: Any, x: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Parameters and data of each dataset."""
+    theta, y = _joint(model, key, x, counts)
+    if not np.isfinite(theta).all():
+        raise RuntimeError(f"{model.name}: no parameters were accepted in {_TRIES} tries.")
+    return theta, y
+
+
+@eqx.filter_jit
+def _joint(model: Model, key: Any, x: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array]:
+    keys = jax.random.split(key, (2, len(x)))
+    theta = jax.vmap(model.parameters)(keys[0], x, counts)
+    return theta, jax.vmap(model.data)(keys[1], x, theta, counts)
+
+
+def _normal(key, prediction, eta):
+    return prediction + jax.random.normal(key, eta.shape) / jnp.sqrt(eta)
+
+
+def _asymmetric_laplace(tau):
+    def observe(key, prediction, eta):
+        up, down = jax.random.exponential(key, (2, *eta.shape))
+        return prediction + (up / tau - down / (1 - tau)) / eta
+
+    return observe
+
+
+def _gamma(key, rate, eta):
+    return jax.random.gamma(key, eta) / (eta * rate)
+
+
+def _sign(key, log_odds):
+    return jnp.where(jnp.log(jax.random.uniform(key, log_odds.shape)) < jax.nn.log_sigmoid(log_odds), 1.0, -1.0)
+
+
+def _hinge(prediction):
+    return 2 * jnp.maximum(0, 1 - prediction)
+
+
+def _hinge_normaliser(prediction, eta):
+    both = jnp.logaddexp(-eta * _hinge(prediction), -eta * _hinge(-prediction))
+    # The most is at a prediction of one, where one loss is 0 and the other 4.
+    return both, jnp.log1p(jnp.exp(-4 * eta))
+
+
+def _exponential_loss(theta, datum):
+    x, y = datum
+    rate = x @ theta
+    return rate * y - jnp.log(rate)
+
+
+MODELS = {
+    model.name: model
+    for model in (
+        Model("normal mean", cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(1.0, 0.8)), 1, 0.4, _normal),
+        Model(
+            "linear regression",
+            cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal([0.5, -1.0, 0.0], [1.0, 2.0, 0.5])),
+            3,
+            2.0,
+            _normal,
+        ),
+        Model(
+            "quantile regression",
+            cb.GibbsModel(cb.losses.Quantile(0.3), cb.priors.Laplace([0.5, 0.0], [1.0, 0.5])),
+            2,
+            3.0,
+            _asymmetric_laplace(0.3),
+        ),
+        Model(
+            "logistic regression",
+            cb.GibbsModel(cb.losses.Logistic(), cb.priors.StudentT(5.0, 0.5, 1.5)),
+            2,
+            1.0,
+            lambda key, prediction, eta: _sign(key, prediction),  # noqa: ARG005
+            binary=True,
+        ),
+        Model(
+            "bounded rates",
+            cb.GibbsModel(_exponential_loss, cb.priors.Uniform([0.2, 0.1], [2.0, 1.5]), dim=2),
+            2,
+            1.0,
+            _gamma,
+            positive=True,
+        ),
+        Model(
+            "support vector machine",
+            cb.GibbsModel(cb.losses.Hinge(), cb.priors.Laplace([0.5, -0.5], [1.0, 2.0])),
+            2,
+            0.4,
+            lambda key, prediction, eta: _sign(key, eta * (_hinge(-prediction) - _hinge(prediction))),
+            normaliser=_hinge_normaliser,
+        ),
+    )
+}
