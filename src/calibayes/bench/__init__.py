@@ -14,13 +14,15 @@ class Part(NamedTuple):
 
     title: str
     long: bool
+    asked: bool = False
+    """Run only if asked for: an hour, on a processor."""
 
 
 PARTS = {
     "engine": Part("Risk engine", long=False),
     "start": Part("Cold start", long=False),
     "memory": Part("Memory", long=True),
-    "large": Part("A million observations", long=True),
+    "large": Part("A million observations", long=True, asked=True),
     "passes": Part("Passes over the observations", long=True),
     "algorithms": Part("Transport and the paper's algorithms", long=True),
     "peers": Part("Transport and what one would otherwise write", long=True),
@@ -29,11 +31,12 @@ PARTS = {
 
 
 def chosen(only: Sequence[str], quick: bool) -> list[str]:
-    """The parts to run: those asked for; else all, or the short ones."""
+    """The parts to run: those asked for; else all that need no asking, or the short ones of them."""
     for name in only:
         if name not in PARTS:
             raise ValueError(f"--only must be among {', '.join(PARTS)}; got {name!r}.")
-    return [name for name, part in PARTS.items() if (name in only if only else not (quick and part.long))]
+    by_itself = lambda part: not (part.asked or (quick and part.long))
+    return [name for name, part in PARTS.items() if (name in only if only else by_itself(part))]
 
 
 def measure(name: str, sizes: "Sizes") -> "Measured":
