@@ -79,7 +79,11 @@ def test_some_rows(shape):
     np.testing.assert_allclose(particles_of(many).risk, particles_of(one).risk, rtol=1e-5, atol=1e-3)
 
 
-@pytest.mark.parametrize(("shape", "stored"), [((1, 4), True), ((2, 2), False)], ids=["stored", "drawn"])
+@pytest.mark.parametrize(
+    ("shape", "stored"),
+    [((1, 4), True), pytest.param((2, 2), False, marks=pytest.mark.slow)],
+    ids=["stored", "drawn"],
+)
 def test_what_else_goes_over_observations(shape, stored):
     """Totals, influences, the shifts and the learning rate that follow from them; and a reference moved."""
     found = []

