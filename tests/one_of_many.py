@@ -25,7 +25,8 @@ def found(seed: int, checkpoint: str | None) -> dict[str, float]:
         # So few rows that the error of eta is unknown.
         warnings.simplefilter("ignore", cb.CalibrationWarning)
         result = cb.calibrate(model, cb.datasets.median_regression(60, seed), checkpoint=checkpoint, **options)
-    return {"eta": result.eta, "draws": float(result.draws.sum()), "low": float(result.intervals().bounds[0, 0])}
+        bounds = result.intervals().bounds
+    return {"eta": result.eta, "draws": float(result.draws.sum()), "low": float(bounds[0, 0])}
 
 
 def killed_after(steps: int) -> None:
