@@ -17,8 +17,11 @@ BEGIN, END = "<!-- robust: begin -->", "<!-- robust: end -->"
 
 def markdown(results: Path = ROOT / "results") -> str:
     """The tables."""
-    inputs, soak = (json.loads((results / f"{name}.json").read_text()) for name in ("inputs", "soak"))
-    return "\n\n".join([*_inputs(inputs), *_soak(soak)])
+    sections = _inputs(json.loads((results / "inputs.json").read_text()))
+    soak = results / "soak.json"
+    if soak.exists():
+        sections += _soak(json.loads(soak.read_text()))
+    return "\n\n".join(sections)
 
 
 def _inputs(found: dict[str, Any]) -> list[str]:
