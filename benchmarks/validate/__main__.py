@@ -1,6 +1,6 @@
 """Is the library right? Every part, or some, and a page about them.
 
-python -m benchmarks.validate                       # all but the mutations: ten minutes on two cores
+python -m benchmarks.validate                       # all but the mutations: half an hour at most on two cores
 python -m benchmarks.validate --only sbc geweke     # these parts; what is stored of the others stays
 python -m benchmarks.validate --only mutations      # half an hour; goes on where it was interrupted
 python -m benchmarks.validate --page                # write the tables of docs/trust.md from what is stored
