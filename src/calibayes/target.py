@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from calibayes.coordinates import Coordinates
 from calibayes.counts import Counts, Drawn, Poissons, Stored
-from calibayes.devices import ALL, SOME, mesh_for, placed, shares, summed
+from calibayes.devices import ALL, SOME, each, mesh_for, placed, shares, summed
 from calibayes.losses import LinearLoss
 from calibayes.model import GibbsModel
 from calibayes.particles import Particles, uniform_log_weights
@@ -62,6 +62,25 @@ class Target(eqx.Module):
     def rows(self, indices: Int[Array, " R"]) -> "Target":
         """The target of some rows, in this order; a row may come again."""
         return replace(self, counts=self.counts.rows(indices))
+
+    @eqx.filter_jit
+    def some(self, key: PRNGKeyArray, n: int) -> "Target":
+        """About n of the observations, one of each stretch of them at random, on the data's row.
+
+        On several devices each takes some of its own.
+        """
+        n_blocks, length = self.base.shape
+        devices = shares(self.mesh, 1)
+        taken = -(-n // (devices * length)) * length
+        stretch = n_blocks * length // devices // taken
+        at = jnp.arange(taken) * stretch + jax.random.randint(key, (taken,), 0, stretch)
+
+        def pick(leaf: Array) -> Array:
+            return leaf.reshape(-1, *leaf.shape[2:])[at].reshape(-1, length, *leaf.shape[2:])
+
+        there = (jnp.arange(n_blocks * length) < self.counts.n).reshape(self.base.shape).astype(self.base.dtype)
+        data, base, there = each(self.mesh, lambda leaves: jax.tree.map(pick, leaves), (self.data, self.base, there))
+        return replace(self, data=data, base=base, counts=Stored(there.sum(dtype=int), there[:, :, None]))
 
     def risk(self, theta: Float[Array, "K B M"]) -> Float[Array, "B M"]:
         """Risk relative to the reference. Infinite is a density of zero; NaN, a loss that failed."""

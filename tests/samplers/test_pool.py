@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes.samplers.pool import R_HAT_LIMIT, Pool, draw_pool, move_pool
-from calibayes.samplers.start import CREW
+from calibayes.samplers.pool import R_HAT_LIMIT, make_pool, moved_draws, rough_draws
+from calibayes.samplers.start import CREW, Pilot
 from calibayes.target import evaluate, make_target
 from exact import gaussian_location_coverage, gaussian_location_etas
 
@@ -29,8 +29,13 @@ def target():
 
 
 @pytest.fixture(scope="module")
-def pool(target, key):
-    return draw_pool(key, target, M, None)
+def rough(target, key):
+    return rough_draws(key, target, M, None)
+
+
+@pytest.fixture(scope="module")
+def pool(rough):
+    return make_pool(jax.random.key(2), rough, M)
 
 
 def assert_location(pool, eta, y):
@@ -42,22 +47,22 @@ def assert_location(pool, eta, y):
 
 
 def test_the_pool_is_at_the_matching_learning_rate(pool):
-    """One over the variance of the residuals for a location; from 10,000 draws, known to sqrt(2 / 10,000) = 1.4%.
+    """One over the variance of the residuals for a location; from 4,000 rough draws, known to sqrt(2 / 4,000) = 2.2%.
 
-    At worst a third of those count where the ladder ends: 4 errors of 2.4%.
+    At worst a third of those count where the ladder ends: 4 errors of 3.9%.
     """
     _, y = location()[0]
-    assert pool.eta == pytest.approx(1 / y.var(), rel=0.1)
+    assert pool.eta == pytest.approx(1 / y.var(), rel=0.16)
     assert_location(pool, pool.eta, y)
 
 
 def test_populations_agree_and_are_not_the_same(pool):
-    """Means of 500 draws each: R-hat is 1 + 1 / 1000 if they are independent draws; half of them count at least.
+    """Means of 500 draws each: R-hat is 1 on average if they are independent, and no less than sqrt(1 - 1 / 500).
 
     The effective size, from a variance of 20 means, is right to a factor of 1 +- sqrt(2 / 19).
     """
     assert pool.particles.theta.shape == (1, CREW, M)
-    assert 1 <= pool.r_hat < 1.005
+    assert (1 - 1 / M) ** 0.5 <= pool.r_hat < 1.005
     assert 0.3 * CREW * M < pool.ess <= CREW * M
     assert pool.concerns == []
     assert len(np.unique(pool.particles.theta)) > 0.9 * CREW * M
@@ -69,9 +74,9 @@ def test_populations_agree_and_are_not_the_same(pool):
 
 
 @pytest.mark.parametrize("factor", [0.4, 2.5])
-def test_the_pool_moves_to_another_learning_rate(pool, factor):
-    moved = move_pool(jax.random.key(1), pool, factor * pool.eta)
-    assert moved.eta == factor * pool.eta
+def test_draws_move_to_another_learning_rate(rough, factor):
+    moved = make_pool(jax.random.key(2), moved_draws(jax.random.key(1), rough, factor * rough.eta), M)
+    assert moved.eta == factor * rough.eta
     assert moved.concerns == []
     assert_location(moved, moved.eta, location()[0][1])
 
@@ -80,7 +85,7 @@ def test_the_pool_from_the_users_draws(target, key):
     """At the user's learning rate, though far from the matching one; fewer draws than particles will do."""
     (_, y), eta = location()[0], 30.0
     draws = np.random.default_rng(3).normal(y.mean(), (eta * N) ** -0.5, (400, 1))
-    pool = draw_pool(key, target, M, (jnp.asarray(draws, float), eta))
+    pool = make_pool(jax.random.key(2), rough_draws(key, target, M, (jnp.asarray(draws, float), eta)), M)
     assert pool.eta == eta
     assert pool.concerns == []
     assert_location(pool, eta, y)
@@ -150,7 +155,7 @@ def two_modes(size):
 def test_a_loss_that_ignores_its_parameters_is_told(key):
     _, target = two_modes(0.0)
     with pytest.raises(RuntimeError, match=r"does not follow the data.*does the loss depend on the parameters"):
-        draw_pool(key, target, M, None)
+        rough_draws(key, target, M, None)
 
 
 def test_two_modes_have_their_weights_or_are_told(key):
@@ -159,7 +164,7 @@ def test_two_modes_have_their_weights_or_are_told(key):
     The share is a mean of 20 independent ones, whose error is as found.
     """
     y, target = two_modes(1.0)
-    pool = draw_pool(key, target, M, None)
+    pool = make_pool(jax.random.key(2), rough_draws(key, target, M, None), M)
     grid = np.linspace(-10, 10, 4001)
     log_density = -pool.eta * (1 - np.exp(-0.5 * (y[:, None] - grid) ** 2)).sum(0) - 0.5 * (grid / 3) ** 2
     weights = np.exp(log_density - log_density.max())
@@ -177,7 +182,7 @@ def test_populations_in_different_modes_are_told(key):
     rng = np.random.default_rng(1)
     theta = rng.normal(0, 0.1, (1, CREW, M)) + np.where(np.arange(CREW) % 2, 2.0, -2.0)[:, None]
     particles = evaluate(target.rows(jnp.zeros(CREW, int)), jnp.asarray(theta, float))
-    stuck = move_pool(key, Pool(target, particles, 20.0, 1.0, 1.0), 20.0)
+    stuck = make_pool(key, Pilot(target, particles, 20.0), M)
     assert stuck.r_hat > 3 > R_HAT_LIMIT
     assert stuck.ess < 100
     (concern,) = stuck.concerns

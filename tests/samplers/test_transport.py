@@ -115,14 +115,14 @@ def test_levels_are_the_grids(problem, fitted, region):
 
 def test_the_data_are_one_row_of_all_populations(problem, fitted):
     """Pooled: 20 populations of 500, known as well as the pool itself."""
-    _, start, grid = problem
+    _, _, grid = problem
     data = cb.Transport(n_particles=M).data(fitted)
     assert data.theta.shape == (2, 1, CREW * M)
     weights = grid.weights(fitted.eta, grid.losses.sum(0, keepdims=True))[0]
     exact = weights @ grid.theta
     sd = np.sqrt(weights @ grid.theta**2 - exact**2)
     means = (np.asarray(data.theta, float) * np.asarray(data.weights, float)).sum(-1)[:, 0]
-    assert (np.abs(means - exact) < 4 * sd / start.ess**0.5).all()
+    assert (np.abs(means - exact) < 4 * sd / fitted.pool.ess**0.5).all()
 
 
 @pytest.mark.parametrize("factor", [1.2, 9.0, 0.1])

@@ -14,7 +14,7 @@ from calibayes.functions import as_float
 from calibayes.particles import Particles, inverse_factor, normalise, transform
 from calibayes.regions import Cloud, Point, Region
 from calibayes.samplers.maps import Base, first_maps
-from calibayes.samplers.pool import Pool
+from calibayes.samplers.start import Pilot
 from calibayes.target import Target
 from calibayes.together import jit
 
@@ -22,12 +22,12 @@ _WITHIN = 16.0
 _DRAWS = 200
 
 
-def first_eta(target: Target, pool: Pool, region: Region, level: float) -> float:
-    """Where sets would cover at `level`; the pool's own eta, if that is nowhere near it."""
-    etas = pool.eta * np.geomspace(1 / _WITHIN, _WITHIN, 9)
-    levels = _levels(target, pool.particles, as_float(pool.eta), as_float(etas), region)
+def first_eta(target: Target, start: Pilot, region: Region, level: float) -> float:
+    """Where sets would cover at `level`; the draws' own eta, if that is nowhere near it."""
+    etas = start.eta * np.geomspace(1 / _WITHIN, _WITHIN, 9)
+    levels = _levels(target, start.particles, as_float(start.eta), as_float(etas), region)
     guess = Curve(etas, np.asarray(levels)[:, 1:], np.ones(len(etas)), level).eta_hat()
-    return guess if etas[0] < guess < etas[-1] else pool.eta
+    return guess if etas[0] < guess < etas[-1] else start.eta
 
 
 @jit

@@ -97,7 +97,7 @@ class Maps(eqx.Module):
 @jit
 def first_maps(target: Target, base: Base, pool: Particles, eta: Float[Array, ""], ratio: Float[Array, ""]) -> Maps:
     """The pool's mean moved by the infinitesimal jackknife, its spread scaled to the row's number of observations."""
-    moves = shifts(target, influences(target, pool, jnp.full(pool.risk.shape[0], eta)))
+    moves = shifts(target, influences(target, pool.flat(), eta[None]))
     maps = spread(base, target, ratio)
     return Maps(maps.centre + moves, maps.root)
 

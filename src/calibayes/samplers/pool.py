@@ -1,8 +1,10 @@
 """Draws of the posterior on the data to transport from: independent populations, each from the prior.
 
-A pool is `CREW` populations of particles. That they came from the prior by themselves, without a word between them,
-is what their convergence is judged by: R-hat and the effective size compare their means. The ladder ends at the
-learning rate where the posterior's spread matches the sandwich's (see `calibayes.sandwich`), so it needs no hint.
+They come in two steps. *Rough* draws climb a ladder from the prior to the learning rate where the posterior's spread
+matches the sandwich's (see `calibayes.sandwich`), so that it needs no hint; they are few, and of many observations the
+ladder takes some (`onto.py`). A *pool* is `CREW` populations of all particles asked for, moved where it will be used
+until it has forgotten where it came from. That the populations came from the prior by themselves, without a word
+between them, is what its convergence is judged by: R-hat and the effective size compare their means.
 """
 
 from typing import NamedTuple
@@ -16,9 +18,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from calibayes.diagnostics import population_ess, r_hat
 from calibayes.functions import as_float
 from calibayes.noise import row_keys
-from calibayes.particles import Particles
+from calibayes.particles import Particles, uniform_log_weights
 from calibayes.samplers.asmc import start_walking
-from calibayes.samplers.start import COARSE, CREW, at_the_prior, by_mcmc, centre, climb_to
+from calibayes.samplers.onto import enough_observations, onto_all
+from calibayes.samplers.start import COARSE, CREW, Pilot, at_the_prior, by_mcmc, centre, climb_to
 from calibayes.sandwich import matching_eta
 from calibayes.target import Target, evaluate
 
@@ -28,6 +31,10 @@ _SOME_MATCH = 0.01
 _NO_MATCH = 1e-6
 _ROUNDS = 3
 R_HAT_LIMIT = 1.02
+_ROUGHLY = 4
+_FEWEST, _A_PARAMETER = 200, 40
+"""Rough draws a population: one of so many that will be wanted, but not fewer than these. From fewer in many dimensions
+a ladder comes out too narrow."""
 
 
 class Pool(NamedTuple):
@@ -52,32 +59,62 @@ class Pool(NamedTuple):
         ]
 
 
-def draw_pool(
+def rough_draws(
     key: PRNGKeyArray, target: Target, n_particles: int, start: tuple[Float[Array, "M K"], float] | None
-) -> Pool:
-    """A pool at the matching learning rate, from the prior; or at the user's, from draws of the posterior there."""
-    climb_key, pick_key, mix_key = jax.random.split(key, 3)
+) -> Pilot:
+    """For pools of so many, at the matching learning rate, from the prior; or at the user's, from draws there."""
+    climb_key, pick_key, some_key = jax.random.split(key, 3)
+    n_rough = max(n_particles // _ROUGHLY, _FEWEST, _A_PARAMETER * target.dim)
     crew = _crew(target)
     if start is None:
-        particles, eta = _to_the_matching_eta(climb_key, target, crew, n_particles)
+        particles, eta = _from_the_prior(climb_key, some_key, target, crew, n_rough)
     else:
         draws, eta = start
-        particles = _pick(pick_key, crew, draws, n_particles)
+        particles = _pick(pick_key, crew, draws, n_rough)
     target = target.recentre(centre(target, particles))
-    return _mixed(mix_key, target, evaluate(_crew(target), particles.theta), eta)
+    return Pilot(target, evaluate(_crew(target), particles.theta), eta)
 
 
-def move_pool(key: PRNGKeyArray, pool: Pool, eta: float) -> Pool:
-    """The pool at another learning rate, by ASMC*."""
-    climb_key, mix_key = jax.random.split(key)
-    crew = _crew(pool.target)
-    walkers = start_walking(COARSE.kernel, pool.particles, as_float(pool.eta))
-    walkers = climb_to(row_keys(climb_key, CREW), crew, walkers, eta)
-    return _mixed(mix_key, pool.target, walkers.particles, eta)
+def moved_draws(key: PRNGKeyArray, rough: Pilot, eta: float) -> Pilot:
+    """Rough draws at another learning rate, by ASMC*."""
+    walkers = start_walking(COARSE.kernel, rough.particles, as_float(rough.eta))
+    walkers = climb_to(row_keys(key, CREW), _crew(rough.target), walkers, eta)
+    return Pilot(rough.target, walkers.particles, eta)
+
+
+def make_pool(key: PRNGKeyArray, rough: Pilot, n_particles: int) -> Pool:
+    """Rough draws, each several times, moved until every population has forgotten them and all agree, or for some
+    rounds.
+    """
+    crew, particles = _crew(rough.target), _repeated(rough.particles, n_particles)
+    for round_key in jax.random.split(key, _ROUNDS):
+        walkers, _ = by_mcmc(round_key, crew, particles, rough.eta, at_least=0)
+        particles = walkers.particles
+        values = np.concatenate([particles.theta, particles.risk[None]]).astype(np.float64)
+        pool = Pool(rough.target, particles, rough.eta, float(r_hat(values).max()), float(population_ess(values).min()))
+        if not pool.concerns:
+            break
+    return pool
+
+
+def _from_the_prior(
+    key: PRNGKeyArray, some_key: PRNGKeyArray, target: Target, crew: Target, n_particles: int
+) -> tuple[Particles, float]:
+    """At the matching learning rate. Of many observations some first: most of the way they will do."""
+    n_few = enough_observations(target.dim)
+    if int(target.counts.n) > 2 * n_few:
+        few = target.some(some_key, n_few)
+        particles, eta = _to_the_matching_eta(key, few, _crew(few), n_particles)
+        on_all = onto_all(some_key, crew, few, particles, eta)
+        if on_all is not None:
+            return on_all, eta
+    return _to_the_matching_eta(key, target, crew, n_particles)
 
 
 def _to_the_matching_eta(key: PRNGKeyArray, target: Target, crew: Target, n_particles: int) -> tuple[Particles, float]:
     """Up from the prior until eta is within a factor of two of the matching value; then to that value.
+
+    All populations count as one there: within one, draws that were so recently the same have too little spread.
 
     Where the loss is a step function the posterior ends up on one step and no observation moves it any more, and where
     a plane separates two classes the hinge loss soon is zero: then to where the match was best.
@@ -88,7 +125,7 @@ def _to_the_matching_eta(key: PRNGKeyArray, target: Target, crew: Target, n_part
     best, closest = eta, 0.0
     for _ in range(_MOST_STAGES):
         walkers = climb_to(keys, crew, walkers, eta)
-        matching = float(matching_eta(target, walkers.particles, walkers.eta))
+        matching = float(matching_eta(target, walkers.particles.flat(), walkers.eta[:1]))
         matching = matching if np.isfinite(matching) else np.inf
         match = min(eta / matching, matching / eta)
         if match > closest:
@@ -113,19 +150,6 @@ def _first_eta(particles: Particles) -> float:
     return float(1 / max(high - low, 1e-6))
 
 
-def _mixed(key: PRNGKeyArray, target: Target, particles: Particles, eta: float) -> Pool:
-    """Moved until each population has forgotten where it was and all of them agree, or for some rounds."""
-    crew = _crew(target)
-    for round_key in jax.random.split(key, _ROUNDS):
-        walkers, _ = by_mcmc(round_key, crew, particles, eta, at_least=0)
-        particles = walkers.particles
-        values = np.concatenate([particles.theta, particles.risk[None]]).astype(np.float64)
-        pool = Pool(target, particles, eta, float(r_hat(values).max()), float(population_ess(values).min()))
-        if not pool.concerns:
-            break
-    return pool
-
-
 @eqx.filter_jit
 def _crew(target: Target) -> Target:
     """The data's row, once for each population."""
@@ -136,3 +160,11 @@ def _crew(target: Target) -> Target:
 def _pick(key: PRNGKeyArray, crew: Target, draws: Float[Array, "M K"], n_particles: int) -> Particles:
     picked = jax.random.choice(key, draws, (CREW, n_particles))
     return crew.evaluate(crew.coordinates.unconstrain(jnp.moveaxis(picked, -1, 0)))
+
+
+@eqx.filter_jit
+def _repeated(particles: Particles, n_particles: int) -> Particles:
+    """Of equal weight, as many as asked for."""
+    again = jnp.arange(n_particles) % particles.risk.shape[-1]
+    theta, risk, log_prior = particles.theta[:, :, again], particles.risk[:, again], particles.log_prior[:, again]
+    return Particles(theta, risk, log_prior, uniform_log_weights(risk.shape))

@@ -32,8 +32,8 @@ from calibayes.samplers.asmc import start_walking
 from calibayes.samplers.base import Reach, Sampler, Snapshot
 from calibayes.samplers.guess import first_eta
 from calibayes.samplers.maps import Base, Maps, first_maps, refit, spread, weigh
-from calibayes.samplers.pool import Pool, draw_pool, move_pool
-from calibayes.samplers.start import COARSE, CREW, by_mcmc, climb_to, from_prior
+from calibayes.samplers.pool import Pool, make_pool, moved_draws, rough_draws
+from calibayes.samplers.start import COARSE, CREW, Pilot, by_mcmc, climb_to, from_prior
 from calibayes.target import Target
 
 GOOD = 0.8
@@ -65,8 +65,10 @@ class Carried(NamedTuple):
 class TransportState(NamedTuple):
     """Weighted particles on every row, and the pool they come from."""
 
+    rough: dict[int, Pilot]
+    """The first draws, number 0, and those they were moved to: number s is `_STEP` to the s times its learning rate."""
     pools: dict[int, Pool]
-    """The first, number 0, and those it was moved to: number s is `_STEP` to the s times its learning rate."""
+    """Those made of them so far."""
     pool: Pool
     eta: float
     base: Base
@@ -106,29 +108,35 @@ class Transport(Sampler):
     def size(self, dim: int) -> int:
         return max(1000, 40 * dim) if self.n_particles is None else self.n_particles
 
-    def begin(self, key: PRNGKeyArray, target: Target, eta: float | None, draws: Float[Array, "M K"] | None) -> Pool:
+    def begin(self, key: PRNGKeyArray, target: Target, eta: float | None, draws: Float[Array, "M K"] | None) -> Pilot:
         start = None if draws is None else (draws, 1.0 if eta is None else eta)
-        return draw_pool(key, target, self.size(target.dim), start)
+        return rough_draws(key, target, self.size(target.dim), start)
 
     def begin_again(
-        self, key: PRNGKeyArray, target: Target, start: Pool, eta: float, draws: Float[Array, "M K"] | None
-    ) -> Pool:
+        self, key: PRNGKeyArray, target: Target, start: Pilot, eta: float, draws: Float[Array, "M K"] | None
+    ) -> Pilot:
         return start._replace(target=target)
 
-    def first_eta(self, target: Target, start: Pool, region: Region, level: float) -> float:
+    def first_eta(self, target: Target, start: Pilot, region: Region, level: float) -> float:
         return first_eta(target, start, region, level)
 
-    def init(self, key: PRNGKeyArray, target: Target, start: Pool, eta: float) -> TransportState:
-        return self._carry(key, target, {0: start}, eta)
+    def init(self, key: PRNGKeyArray, target: Target, start: Pilot, eta: float) -> TransportState:
+        return self._carry(key, target, {0: start}, {}, eta)
 
     def move(
         self, target: Target, state: TransportState, eta: float, on_step: Callable[[float], None]
     ) -> TransportState:
-        return self._carry(state.key, target, state.pools, eta)
+        return self._carry(state.key, target, state.rough, state.pools, eta)
 
-    def _carry(self, key: PRNGKeyArray, target: Target, pools: dict[int, Pool], eta: float) -> TransportState:
+    def _carry(
+        self, key: PRNGKeyArray, target: Target, rough: dict[int, Pilot], pools: dict[int, Pool], eta: float
+    ) -> TransportState:
         """The pool on every row at `eta`, by maps that will do to search by."""
-        pools, pool = _follow(key, pools, eta)
+        rough, step = _follow(key, rough, eta)
+        if step not in pools:
+            mix_key = jax.random.fold_in(jax.random.fold_in(key, 3), step % 2**32)
+            pools = pools | {step: make_pool(mix_key, rough[step], self.size(target.dim))}
+        pool = pools[step]
         at, ratio = as_float(eta), as_float(pool.eta / eta)
         base = Base.of(pool.particles, as_float(pool.eta))
         crew = target.rows(jnp.zeros(CREW, int))
@@ -136,7 +144,7 @@ class Transport(Sampler):
         maps = first_maps(target, base, pool.particles, as_float(pool.eta), ratio)
         first = Carried(maps, *weigh(target, base, maps, at))
         none = np.zeros(target.n_rows, bool)
-        state = TransportState(pools, pool, eta, base, data.flat(), first, key, 1, False, none, none)
+        state = TransportState(rough, pools, pool, eta, base, data.flat(), first, key, 1, False, none, none)
         return self._fit(target, state, _FAIR, 0.5)
 
     def _fit(self, target: Target, state: TransportState, wanted: float, share: float) -> TransportState:
@@ -208,15 +216,17 @@ def failing(log_weights: Float[Array, "B M"]) -> Bool[np.ndarray, " B"]:
     return (sizes < LOW_ESS * size) | ((pareto_k(log_weights) > pareto_k_limit(size)) & (sizes < GOOD * size))
 
 
-def _follow(key: PRNGKeyArray, pools: dict[int, Pool], eta: float) -> tuple[dict[int, Pool], Pool]:
-    """The pool within half a step of eta, reached from the first by whole steps: the same whatever the path of eta."""
-    wanted = round(float(np.log(eta / pools[0].eta) / np.log(_STEP)))
+def _follow(key: PRNGKeyArray, rough: dict[int, Pilot], eta: float) -> tuple[dict[int, Pilot], int]:
+    """Rough draws within half a step of eta, and their number, by whole steps from the first: the same whatever the
+    path of eta.
+    """
+    wanted = round(float(np.log(eta / rough[0].eta) / np.log(_STEP)))
     outward = 1 if wanted > 0 else -1
     for step in range(outward, wanted + outward, outward) if wanted else ():
-        if step not in pools:
+        if step not in rough:
             move_key = jax.random.fold_in(jax.random.fold_in(key, 1), step % 2**32)
-            pools = pools | {step: move_pool(move_key, pools[step - outward], pools[0].eta * _STEP**step)}
-    return pools, pools[wanted]
+            rough = rough | {step: moved_draws(move_key, rough[step - outward], rough[0].eta * _STEP**step)}
+    return rough, wanted
 
 
 def _finish(

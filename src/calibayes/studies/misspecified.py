@@ -92,8 +92,7 @@ def work(case: Case) -> list[Line]:
 
 def _wald_levels(result: cb.Result, theta: tuple[float, float]) -> dict[str, float]:
     """The level at which Wald's ellipse, and the slope's interval, by the sandwich from the draws, reach theta."""
-    loop = result.calibration.loop
-    pool = loop.start
+    loop, pool = result.calibration.loop, result.calibration.found.state.pool
     of_each = np.asarray(
         influences(loop.target, pool.particles, as_float(np.full(pool.particles.risk.shape[0], pool.eta))), np.float64
     )

@@ -1,0 +1,61 @@
+"""From the posterior on some of the observations to that on all of them.
+
+The two are as far apart as a bootstrap row is from the data, so what carries draws there is what carries them to rows:
+affine maps fitted to weights (`maps.py`). First at a learning rate so small that all observations tell no more than
+the few did, where the weights of draws from the few are not far from even; then, with those maps, at the learning rate
+itself, where the posterior is narrower. A map that fails tells by its weights.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, PRNGKeyArray
+
+from calibayes.functions import as_float
+from calibayes.noise import row_keys
+from calibayes.particles import Particles, resample
+from calibayes.samplers.maps import Base, Maps, refit, spread, weigh
+from calibayes.target import Target
+from calibayes.together import jit
+
+_FEW = 2**14
+_A_PARAMETER = 200
+_FITS = 5
+_FAIR = 0.3
+"""Share of particles that must count on every population."""
+
+
+def enough_observations(dim: int) -> int:
+    """So many that what is rare among all is not missing."""
+    return max(_FEW, _A_PARAMETER * dim)
+
+
+def onto_all(key: PRNGKeyArray, crew: Target, few: Target, particles: Particles, eta: float) -> Particles | None:
+    """Draws on all observations of `crew` from draws on `few` of them, both at `eta`; None if no map will do."""
+    share = int(few.counts.n) / int(crew.counts.n)
+    base = Base.of(particles, as_float(eta))
+    as_wide = _fitted(crew, base, spread(base, crew, as_float(1.0)), share * eta)
+    if as_wide is None:
+        return None
+    maps, wide = as_wide
+    narrow = _fitted(crew, base, _narrowed(refit(base, maps, wide.log_weights), as_float(share)), eta)
+    return None if narrow is None else _resampled(row_keys(key, crew.n_rows), narrow[1])
+
+
+def _fitted(crew: Target, base: Base, maps: Maps, eta: float) -> tuple[Maps, Particles] | None:
+    """Maps to every population's posterior, fitted on until most particles count, and the particles."""
+    for _ in range(_FITS):
+        particles, sizes = weigh(crew, base, maps, as_float(eta))
+        if float(sizes.min()) >= _FAIR * particles.risk.shape[-1]:
+            return maps, particles
+        maps = refit(base, maps, particles.log_weights)
+    return None
+
+
+@jit
+def _narrowed(maps: Maps, share: Float[Array, ""]) -> Maps:
+    """For a variance of that share."""
+    return Maps(maps.centre, maps.root * jnp.sqrt(share))
+
+
+@jit
+def _resampled(keys: Key[Array, " R"], particles: Particles) -> Particles:
+    return resample(keys, particles, jnp.ones(len(keys), bool))
