@@ -52,6 +52,14 @@ def test_formula(name):
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_a_tilt_and_the_rest_are_the_loss(name):
+    loss, y, formula = CASES[name]
+    rest = np.array([loss.bent(jnp.float32(f), jnp.float32(v)) for f, v in zip(PREDICTION, y, strict=True)])
+    tilt = 0.0 if loss.tilt is None else float(loss.tilt)
+    np.testing.assert_allclose(rest + tilt * (PREDICTION - y), formula(PREDICTION, y), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_broadcasts_over_particles(name):
     """One y, a block of predictions: elementwise, in the shape of the predictions."""
     loss, y, formula = CASES[name]

@@ -72,6 +72,16 @@ class Counts(eqx.Module):
         add = lambda total, at: (total + jax.vmap(self.block)(at).sum((0, 1)), None)
         return scan_chunks(add, jnp.zeros(self.n_rows), self.blocks, WIDE)[0]
 
+    def sums(self, values: Float[Array, "G L K"]) -> Float[Array, "K B"]:
+        """Of values that each observation has, as often as it counts."""
+
+        def add(total, chunk):
+            values, at = chunk
+            counted = jax.vmap(self.block)(at)
+            return total + jnp.tensordot(values, counted, ((0, 1), (0, 1)), precision=jax.lax.Precision.HIGHEST), None
+
+        return scan_chunks(add, jnp.zeros((values.shape[-1], self.n_rows)), (values, self.blocks), WIDE)[0]
+
 
 class Stored(Counts):
     """Counts in an array."""

@@ -35,6 +35,15 @@ class LinearLoss(eqx.Module):
     def rho(self, prediction: Float[Array, "..."], y: Float[Array, ""]) -> Float[Array, "..."]:
         """The loss at every prediction for one observation's y."""
 
+    @property
+    def tilt(self) -> Float[Array, ""] | None:
+        """The slope of a part of rho that is linear in the prediction, if it pays to leave it out of the sum."""
+        return None
+
+    def bent(self, prediction: Float[Array, "..."], y: Float[Array, ""]) -> Float[Array, "..."]:
+        """The rest: rho less `tilt * (prediction - y)`."""
+        return self.rho(prediction, y)
+
     def check(self, y: np.ndarray) -> None:
         """Raise if `y` is nothing this loss can be asked about."""
 
@@ -52,6 +61,13 @@ class Quantile(_Location):
         self.tau = parameters("tau", tau)
         _require_fraction("tau", self.tau)
 
+    @property
+    def tilt(self):
+        return 0.5 - self.tau
+
+    def bent(self, prediction, y):
+        return 0.5 * jnp.abs(prediction - y)
+
     def rho(self, prediction, y):
         residual = y - prediction
         return jnp.maximum(self.tau * residual, (self.tau - 1) * residual)
@@ -61,14 +77,14 @@ class Absolute(_Location):
     """Absolute error: the median, on twice the scale of `Quantile(0.5)`."""
 
     def rho(self, prediction, y):
-        return jnp.abs(y - prediction)
+        return jnp.abs(prediction - y)
 
 
 class Squared(_Location):
     """Half the squared error: the mean; at eta 1 a Gaussian likelihood with unit variance."""
 
     def rho(self, prediction, y):
-        return 0.5 * jnp.square(y - prediction)
+        return 0.5 * jnp.square(prediction - y)
 
 
 class Huber(_Location):
@@ -80,7 +96,7 @@ class Huber(_Location):
         self.delta = scalar("delta", delta)
 
     def rho(self, prediction, y):
-        size = jnp.abs(y - prediction)
+        size = jnp.abs(prediction - y)
         inner = jnp.minimum(size, self.delta)
         return inner * (size - 0.5 * inner)
 
@@ -95,8 +111,8 @@ class Expectile(_Location):
         _require_fraction("tau", self.tau)
 
     def rho(self, prediction, y):
-        residual = y - prediction
-        return jnp.where(residual < 0, 1 - self.tau, self.tau) * jnp.square(residual)
+        beyond = prediction - y
+        return jnp.where(beyond > 0, 1 - self.tau, self.tau) * jnp.square(beyond)
 
 
 class _Margin(LinearLoss):

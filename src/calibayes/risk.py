@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from calibayes.counts import Counts
+from calibayes.written_out import written_out
 
 _LONG, _SHORT, _FEW = 16, 8, 4
 UNROLLED = 64
@@ -77,21 +78,23 @@ def linear_losses(
 
 def _unrolled(x: Float[Array, " K"], theta: Float[Array, "K B M"], offset: Float[Array, ""]) -> Float[Array, "B M"]:
     """`offset + x @ theta`. One long chain of sums would keep the processor waiting for each term."""
-    total = jnp.zeros(())
+    total = offset
     for start in range(0, len(theta), CHAIN):
-        total = total + sum(x[k] * theta[k] for k in range(start, min(start + CHAIN, len(theta))))
-    return total + offset
+        terms = [x[k] * theta[k] for k in range(start, min(start + CHAIN, len(theta)))]
+        total = sum(terms, total) if start == 0 else total + sum(terms[1:], terms[0])
+    return total
 
 
 def generic_losses(
     fn: Callable[..., Array], theta: Float[Array, "K B M"]
 ) -> Callable[[Any], list[Float[Array, "B M"]]]:
     """Losses `fn(theta, datum)` of a block of observations, whatever they are made of."""
-    on_particles = jax.vmap(jax.vmap(fn, (1, None)), (1, None))
 
     def losses_of(block):
         size = len(jax.tree.leaves(block)[0])
         data = [jax.tree.map(lambda leaf, i=i: leaf[i], block) for i in range(size)]
+        one = written_out(fn, theta[:, 0, 0], data[0])
+        on_particles = jax.vmap(jax.vmap(one, (1, None)), (1, None))
         return [on_particles(theta, datum).astype(theta.dtype) for datum in data]
 
     return losses_of

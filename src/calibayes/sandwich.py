@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from calibayes.counts import WIDE, Counts, scan_chunks
+from calibayes.counts import WIDE, scan_chunks
 from calibayes.devices import SOME, each, summed
 from calibayes.particles import Particles, covariance, factor, inverse_factor, mean
 from calibayes.target import Target
@@ -58,18 +58,9 @@ def matching_eta(target: Target, particles: Particles, eta: Float[Array, " R"]) 
 
 def shifts(target: Target, influence: Float[Array, "K N"]) -> Float[Array, "K B"]:
     """How far each row's counts move the mean. A row's total matters for its spread and not for its place."""
-    by_block = influence.T.reshape(*target.base.shape, -1)
-
-    def moves(by_block: Float[Array, "G L K"], counts: Counts) -> tuple[Float[Array, "K B"], Float[Array, " B"]]:
-        def add(sums, chunk):
-            moves, at = chunk
-            counted = jax.vmap(counts.block)(at)
-            moved, total = sums
-            return (moved + jnp.tensordot(moves, counted, ((0, 1), (0, 1))), total + counted.sum((0, 1))), None
-
-        start = jnp.zeros((len(influence), counts.n_rows)), jnp.zeros(counts.n_rows)
-        return scan_chunks(add, start, (by_block, counts.blocks), WIDE)[0]
-
+    # Each observation's own count goes along, as one more number that it has.
+    by_block = jnp.concatenate([influence, jnp.ones_like(influence[:1])]).T.reshape(*target.base.shape, -1)
+    sums = lambda by_block, counts: counts.sums(by_block)
     counts = target.counts
-    moved, totals = summed(target.mesh, moves, (SOME, counts.shared()), by_block, counts)
-    return moved * (counts.n.astype(float) / totals)[None] - influence.sum(1)[:, None]
+    *moved, totals = summed(target.mesh, sums, (SOME, counts.shared()), by_block, counts)
+    return jnp.stack(moved) * (counts.n.astype(float) / totals)[None] - influence.sum(1)[:, None]

@@ -36,7 +36,7 @@ class Target(eqx.Module):
     counts: Counts
     reference: Float[Array, " K"]
     base: Float[Array, "G L"]
-    """The loss of the reference for every observation."""
+    """The loss of the reference for every observation; for linear ones, of its bent part."""
     coordinates: Coordinates
     mesh: Mesh | None = eqx.field(static=True, default=None)
     """The devices that the observations are shared out to; None if there is one."""
@@ -92,7 +92,7 @@ class Target(eqx.Module):
             if self.mesh is not None:
                 theta, counts = theta[:, own], counts.rows(own)
             if isinstance(loss, LinearLoss):
-                return linear_risk(loss.rho, theta, data, base, counts, loss.finite)
+                return _linear_risk(loss, theta, data, base, counts)
             return weighted_risk(generic_losses(loss, theta), data, base, counts, theta.shape[-1], finite=False)
 
         specs = (ALL, SOME, SOME, self.counts.shared())
@@ -134,6 +134,23 @@ class Target(eqx.Module):
     def recentre(self, reference: Float[Array, " K"]) -> "Target":
         """The same target with risks relative to another reference."""
         return _recentre(self, reference)
+
+
+def _linear_risk(
+    loss: LinearLoss, theta: Float[Array, "K B M"], data: tuple[Array, Array, Array], base: Array, counts: Counts
+) -> Float[Array, "B M"]:
+    """By the fewest operations a particle and observation: y is part of the offset where it can be, and what is linear
+    in the prediction is summed over observations before it meets a particle.
+    """
+    x, y, offset = data
+    rho: Callable[..., Array] = loss.bent
+    if loss.location:
+        rho, offset = (lambda beyond, y: loss.bent(beyond, jnp.zeros_like(y))), offset - y
+    risk = linear_risk(rho, theta, (x, y, offset), base, counts, loss.finite)
+    if loss.tilt is None:
+        return risk
+    slopes = loss.tilt * counts.sums(x)
+    return risk + sum(slopes[k][:, None] * theta[k] for k in range(len(theta)))
 
 
 def log_density(particles: Particles, eta: Float[Array, " B"]) -> Float[Array, "B M"]:
@@ -183,7 +200,7 @@ def _recentre(target: Target, reference: Float[Array, " K"]) -> Target:
         x, y, offset = data
         shift = jnp.tensordot(x, reference - target.reference, 1)
         data = (x, y - shift, offset) if loss.location else (x, y, offset + shift)
-        base = jax.vmap(jax.vmap(loss.rho))(data[2], data[1])
+        base = jax.vmap(jax.vmap(loss.bent))(data[2], data[1])
     else:
         base = jax.vmap(jax.vmap(loss, (None, 0)), (None, 0))(reference, data).astype(float)
     return replace(target, data=data, reference=reference, base=jnp.where(jnp.isfinite(base), base, 0.0))

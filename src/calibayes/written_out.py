@@ -1,0 +1,53 @@
+"""A function of one particle with its products of short vectors written out, term by term.
+
+A user's loss says `x @ theta`. For many particles XLA would compute that by itself, go to memory with it and come back
+for the rest; as a sum of products it is part of one fused pass (see `calibayes.risk`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jaxtyping import Array, PyTree
+
+LONGEST = 64
+"""Beyond, a product is a product."""
+
+
+def written_out(fn: Callable[..., Array], *example: PyTree[Array]) -> Callable[..., Array]:
+    """`fn` of arguments like these, which has one array for a value."""
+    closed = jax.make_jaxpr(fn)(*example)
+
+    def call(*args: PyTree[Array]) -> Array:
+        (value,) = _run(closed.jaxpr, closed.consts, jax.tree.leaves(args))
+        return value
+
+    return call
+
+
+def _run(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
+    value = lambda atom: atom.val if isinstance(atom, Literal) else known[atom]
+    for equation in jaxpr.eqns:
+        operands, primitive = [value(atom) for atom in equation.invars], equation.primitive
+        inner = equation.params.get("jaxpr")
+        if _is_short_product(equation, operands):
+            terms = [a * b for a, b in zip(*(list(operand) for operand in operands), strict=True)]
+            total, wanted = sum(terms[1:], terms[0]), equation.params["preferred_element_type"]
+            found = [total if wanted is None else total.astype(wanted)]
+        elif primitive.name in ("jit", "pjit") and isinstance(inner, ClosedJaxpr):
+            found = _run(inner.jaxpr, inner.consts, operands)
+        else:
+            with equation.ctx.manager:
+                found = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
+            found = found if primitive.multiple_results else [found]
+        known |= dict(zip(equation.outvars, found, strict=True))
+    return [value(atom) for atom in jaxpr.outvars]
+
+
+def _is_short_product(equation: JaxprEqn, operands: Sequence[Any]) -> bool:
+    """Of two vectors."""
+    if equation.primitive.name != "dot_general" or equation.params["dimension_numbers"] != (((0,), (0,)), ((), ())):
+        return False
+    return all(operand.ndim == 1 and len(operand) <= LONGEST for operand in operands)

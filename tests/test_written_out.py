@@ -1,0 +1,65 @@
+"""Products of short vectors as sums of terms: the same values, and no product left."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import calibayes as cb
+from calibayes.target import make_target
+from calibayes.written_out import LONGEST, written_out
+
+X, THETA = jnp.asarray([1.0, -2.0, 3.0]), jnp.asarray([0.5, 0.25, -1.0])
+
+
+@jax.jit
+def nested(theta, datum):
+    return jnp.abs(datum["y"] - datum["x"] @ theta)
+
+
+def logistic(theta, datum):
+    """With a rule for its derivative, a branch, a loop and a constant."""
+    score = jax.lax.cond(datum["y"] > 0, lambda f: f, lambda f: -f, jnp.dot(theta, datum["x"]))
+    looped = jax.lax.fori_loop(0, 3, lambda _, f: f + jnp.asarray([1.0, 2.0, 3.0]) @ datum["x"], score)
+    return jax.nn.softplus(-looped)
+
+
+def matrix(theta, datum):
+    return jnp.square(jnp.outer(datum["x"], theta) @ datum["x"]).sum() + jax.lax.dot(theta, theta)
+
+
+@pytest.mark.parametrize("fn", [nested, logistic, matrix])
+def test_the_same_value(fn):
+    datum = {"x": X, "y": jnp.asarray(1.5)}
+    same = written_out(fn, THETA, datum)
+    np.testing.assert_allclose(same(THETA, datum), fn(THETA, datum), rtol=1e-6)
+    other = {"x": 2 * X, "y": jnp.asarray(-1.5)}
+    np.testing.assert_allclose(jax.jit(same)(3 * THETA, other), fn(3 * THETA, other), rtol=1e-6)
+
+
+def test_no_product_is_left_but_a_long_one():
+    short, long = jnp.ones(LONGEST), jnp.ones(LONGEST + 1)
+    dot = lambda a, b: a @ b
+    assert "dot_general" not in str(jax.make_jaxpr(written_out(dot, short, short))(short, short))
+    assert "dot_general" in str(jax.make_jaxpr(written_out(dot, long, long))(long, long))
+    assert written_out(dot, short, short)(short, short) == LONGEST
+
+
+def test_half_precision_is_as_it_was():
+    """The type that a product is asked for is the type it has."""
+    half = X.astype(jnp.bfloat16)
+    fn = lambda a, b: jax.lax.dot(a, b, preferred_element_type=jnp.float32)
+    assert written_out(fn, half, half)(half, half).dtype == jnp.float32
+
+
+def test_risk_of_a_loss_with_a_product():
+    """Against numpy, on rows of counts."""
+    rng = np.random.default_rng(0)
+    x, y, counts = rng.normal(size=(21, 3)), rng.normal(size=21), rng.poisson(1, size=(4, 21))
+    model = cb.GibbsModel(lambda t, d: jnp.abs(d[1] - d[0] @ t), cb.priors.Normal(), dim=3)
+    target = make_target(model, (x, y), counts, 3)
+    theta = rng.normal(size=(3, 5, 7))
+    losses = np.abs(y[:, None, None] - np.tensordot(x, theta, 1)) - np.abs(y)[:, None, None]
+    expected = np.tensordot(np.concatenate([np.ones((1, 21)), counts]), losses, 1)
+    found = target.risk(jnp.asarray(theta, float))
+    np.testing.assert_allclose(found, np.stack([expected[b, b] for b in range(5)]), rtol=1e-4, atol=1e-4)
