@@ -381,7 +381,8 @@ class _OutOfReachError(Exception):
 
 @jax.jit
 def _marginal_intervals(particles: Particles, level: Float[Array, ""]) -> Float[Array, "K 2"]:
-    theta = particles.theta[:, 0]
-    weights = jnp.broadcast_to(particles.weights, theta.shape)
-    tails = [jnp.full(len(theta), tail) for tail in (0.5 * (1 - level), 0.5 * (1 + level))]
-    return jnp.stack([quantile(theta, weights, tail) for tail in tails], -1)
+    theta = jnp.broadcast_to(particles.theta, (len(particles.theta), 2, particles.theta.shape[-1]))
+    tails = jnp.stack([0.5 * (1 - level), 0.5 * (1 + level)])
+    return quantile(
+        theta, jnp.broadcast_to(particles.weights[None], theta.shape), jnp.broadcast_to(tails, theta.shape[:2])
+    )

@@ -201,7 +201,9 @@ def _marginal_levels(cloud: Cloud, point: Point) -> Float[Array, "K B"]:
     def one(theta, at):
         return jnp.abs(2 * share_below(theta, cloud.weights, _repeat(at, cloud)) - 1)
 
-    return jax.lax.map(lambda pair: one(*pair), (cloud.theta, point.theta))
+    # One parameter at a time is as fast on a processor, and takes less memory; elsewhere it is so many launches.
+    one_by_one = lambda theta, at: jax.lax.map(lambda pair: one(*pair), (theta, at))
+    return jax.lax.platform_dependent(cloud.theta, point.theta, cpu=one_by_one, default=jax.vmap(one))
 
 
 def _repeat(value: Float[Array, ""], cloud: Cloud) -> Float[Array, " B"]:

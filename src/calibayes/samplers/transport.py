@@ -212,8 +212,11 @@ def failing(log_weights: Float[Array, "B M"]) -> Bool[np.ndarray, " B"]:
     """Rows whose weights are not to be trusted."""
     size = log_weights.shape[-1]
     sizes = np.asarray(_ess(log_weights))
+    failed = sizes < LOW_ESS * size
     # Where the weights are all but even, the shape of their tail says nothing.
-    return (sizes < LOW_ESS * size) | ((pareto_k(log_weights) > pareto_k_limit(size)) & (sizes < GOOD * size))
+    doubtful = np.flatnonzero(~failed & (sizes < GOOD * size))
+    failed[doubtful] = pareto_k(np.asarray(log_weights)[doubtful]) > pareto_k_limit(size)
+    return failed
 
 
 def _follow(key: PRNGKeyArray, rough: dict[int, Pilot], eta: float) -> tuple[dict[int, Pilot], int]:
