@@ -123,12 +123,12 @@ the observations {times} times, counted at N {passes["N"]:,}: {often}, the rest 
 
 Assumed: {LINK / 1e9:.0f} GB/s between devices, as data sheets say, and {MESSAGE * 1e6:.0f} microseconds a message.
 Each pass ends with a sum over devices of one number a particle, whatever N is. Not counted are the few other passes
-(influences, totals), and that the draws on the data need more of them as N grows, about in proportion to log N."""
+(influences, totals), and those of the first draws over a sample of the observations, whose size does not grow."""
     alone = cost(own, passes, most, 1)
     bound = f"""On the devices, passes bound it as long as each has observations enough: with {most:,} of them, half of
 the time goes into anything else from about {enough(own, passes, most):,} devices on, into what each does for itself
 and the latency of {times} sums one after another. Their memory does not bound it: counts are drawn where they are
-needed, and the data are divided. Most passes are those of the draws on the data, which start from the prior.
+needed, and the data are divided.
 
 What stops scaling first is the host: every process checks, fits and fingerprints all of the data, {alone.host:,.0f} s
 for {most:,} observations, and needs the memory for it. As it is, more than about {alone.passes / alone.host:.0f}
