@@ -53,8 +53,9 @@ def _soak(found: dict[str, Any]) -> list[str]:
         ["calibrations of one shape, on new data", f"{same['calibrations']:,}"],
         [f"memory after the first {same['first']}, MB", f"{same['memory_first_mb']:,}"],
         ["memory at the end, MB", f"{same['memory_last_mb']:,}"],
-        ["programs compiled by those", f"{same['compiled_first']:,}"],
-        ["programs compiled by all others", f"{same['compiled_later']:,}"],
+        ["programs compiled", f"{same['programs']:,}"],
+        ["of them first needed in the last half", f"{same['programs_in_last_half']:,}"],
+        ["calibrations that compiled the same function for the same shapes, at most", str(same["compiled_by_at_most"])],
         ["calibrations of a new shape each", f"{new['calibrations']:,}"],
         ["memory maps at most", f"{new['maps_most']:,}"],
         ["memory maps allowed", f"{new['maps_allowed']:,}"],
@@ -64,9 +65,10 @@ def _soak(found: dict[str, Any]) -> list[str]:
     return [
         "## Long runs",
         f"Calibrations one after another; each part in half of {found['minutes']:g} minutes, or longer. "
-        f"Memory may grow by {same['allowed']:.0%} after the first "
-        f"{same['first']}. In the second part programs are forgotten at {new['share']:.0%} of the maps allowed, sooner "
-        "than usual.",
+        f"Memory may grow by {same['allowed']:.0%} after the first {same['first']}. "
+        "A function may be compiled once more for arguments of the same shapes where another place calls it, "
+        f"but by no more than {same['compiled_by_allowed']} calibrations: one that is lost is compiled by each. "
+        f"In the second part programs are forgotten at {new['share']:.0%} of the maps allowed, sooner than usual.",
         _table(["", "measured"], rows),
         f"On {found['device']}; jax {found['jax_version']}, Python {found['python_version']}.",
     ]
