@@ -1,4 +1,4 @@
-"""The page on what the library does with bad input and long runs, from what is stored.
+"""The page on what the library does with bad input, killed processes and long runs, from what is stored.
 
     python -m benchmarks.robust
 
@@ -18,9 +18,10 @@ BEGIN, END = "<!-- robust: begin -->", "<!-- robust: end -->"
 def markdown(results: Path = ROOT / "results") -> str:
     """The tables."""
     sections = _inputs(json.loads((results / "inputs.json").read_text()))
-    soak = results / "soak.json"
-    if soak.exists():
-        sections += _soak(json.loads(soak.read_text()))
+    for name, section in (("kills", _kills), ("soak", _soak)):
+        stored = results / f"{name}.json"
+        if stored.exists():
+            sections += section(json.loads(stored.read_text()))
     return "\n\n".join(sections)
 
 
@@ -44,6 +45,23 @@ def _inputs(found: dict[str, Any]) -> list[str]:
         "Where there was no answer the result said so, "
         "or an error did. No number in an answer was NaN.",
         _table(["data", *endings], [*rows, ["all", *(f"{n:,}" for n in every)]]),
+    ]
+
+
+def _kills(found: dict[str, Any]) -> list[str]:
+    problems = found["problems"]
+    total = {name: sum(one[name] for one in problems.values()) for name in ("killed", "ended", "same")}
+    rows = [
+        [name, f"{one['iterations']}", f"{one['seconds']:.1f}", f"{one['killed']}", f"{one['ended']}", f"{one['same']}"]
+        for name, one in problems.items()
+    ]
+    return [
+        "## Killed processes",
+        f"{total['killed']} processes with a checkpoint ended by SIGKILL at random moments, each followed by one that "
+        f"went on from the file. {total['same']} of the {total['ended']} runs that came to their end found what a run "
+        "left alone finds, byte for byte: eta, its error, the draws, the trace, the curve.",
+        _table(["sampler", "iterations", "seconds left alone", "killed", "came to the end", "the same"], rows),
+        f"On {found['machine']}; Python {found['python_version']}.",
     ]
 
 
