@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import covered
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "robust.md"
 BEGIN, END = "<!-- robust: begin -->", "<!-- robust: end -->"
@@ -18,7 +20,7 @@ BEGIN, END = "<!-- robust: begin -->", "<!-- robust: end -->"
 def markdown(results: Path = ROOT / "results") -> str:
     """The tables."""
     sections = _inputs(json.loads((results / "inputs.json").read_text()))
-    for name, section in (("kills", _kills), ("soak", _soak)):
+    for name, section in SECTIONS.items():
         stored = results / f"{name}.json"
         if stored.exists():
             sections += section(json.loads(stored.read_text()))
@@ -90,6 +92,42 @@ def _soak(found: dict[str, Any]) -> list[str]:
         _table(["", "measured"], rows),
         f"On {found['device']}; jax {found['jax_version']}, Python {found['python_version']}.",
     ]
+
+
+def _reproduced(found: dict[str, Any]) -> list[str]:
+    rows = []
+    for which in ("same packages", "as pinned"):
+        there = found[which]
+        packages = " and ".join(f"{name} {there['versions'][f'{name}_version']}" for name in ("jax", "numpy"))
+        for name, one in there["problems"].items():
+            bits = "yes" if one["same"] else "no"
+            rows.append([there["versions"]["python_version"], packages, name, bits, f"{one['errors_apart']:.2f}"])
+    here = found["versions"]
+    return [
+        "## Another Python",
+        f"Calibrations of one seed by Python {here['python_version']} with jax {here['jax_version']} and numpy "
+        f"{here['numpy_version']}, compared with those of another. With the same packages every bit of eta, its error "
+        "and the draws must be the same. Other versions of JAX round otherwise, and a random walk that is rounded "
+        f"otherwise soon walks elsewhere: eta must then be within {found['errors_allowed']} standard errors.",
+        _table(["Python", "with", "sampler", "the same to the bit", "eta apart, in errors"], rows),
+        f"On {found['machine']}.",
+    ]
+
+
+def _coverage(found: dict[str, Any]) -> list[str]:
+    lines, branches = covered.shares(found)
+    rows = [[f"`{one['file']}`", f"`{one['function']}`", one["lines"], one["reason"]] for one in found["left"]]
+    return [
+        "## Lines that tests run",
+        f"{lines:.1%} of {found['lines']:,} lines and {branches:.1%} of {found['branches']:,} branches in "
+        f"{found['files']} files, by `make test`, its processes included. What JAX traces counts as run. "
+        "The others, and why:",
+        _table(["file", "function", "lines", "why no test runs them"], rows),
+        f"Python {found['python_version']}.",
+    ]
+
+
+SECTIONS = {"kills": _kills, "soak": _soak, "reproduced": _reproduced, "coverage": _coverage}
 
 
 def _shown(number: int) -> str:
