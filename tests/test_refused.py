@@ -1,6 +1,7 @@
 """What is refused, or found wanting, in words that say what to do about it."""
 
 import builtins
+import dataclasses
 import pickle
 import sys
 import warnings
@@ -21,6 +22,7 @@ from calibayes.cli import app, output, tables
 from calibayes.cli.fit import _columns
 from calibayes.export import to_datatree
 from calibayes.found import FELL_BACK, NOT_AUDITED
+from calibayes.loop import Loop
 from calibayes.samplers.start import at_the_prior
 from calibayes.target import make_target
 from calibayes.together import together
@@ -298,3 +300,17 @@ def test_where_smc_cannot_take_over_the_first_answer_is_not_relied_on(monkeypatc
     result, _ = calibrated()
     assert not result.converged
     assert "SMC from the prior could not take over: the prior is far from the data" in result.message
+
+
+def test_where_transport_finds_no_answer_every_row_is_sampled(monkeypatch):
+    run = Loop.run
+
+    def lost(self, live):
+        return dataclasses.replace(run(self, live), converged=False, outcome="eta ran away")
+
+    monkeypatch.setattr(Loop, "run", lost)
+    result, warned = calibrated()
+    assert result.converged
+    assert "transport found no answer (eta ran away)" in result.concerns
+    assert FELL_BACK in result.concerns
+    assert any("eta ran away" in message for message in warned)

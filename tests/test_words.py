@@ -69,9 +69,18 @@ def test_losses_of_ones_own():
     ],
 )
 def test_priors(prior, expected):
+    """The usual ones, by their parameters."""
     text = said(model=cb.GibbsModel(cb.losses.Squared(), prior))
     assert "the prior is " in text
     assert expected in text
+
+
+class Mine(cb.priors.Normal):
+    """A prior of one's own."""
+
+
+def test_a_prior_of_ones_own():
+    assert "the prior is Mine." in said(model=cb.GibbsModel(cb.losses.Squared(), Mine()))
 
 
 @pytest.mark.parametrize(
