@@ -1,5 +1,5 @@
-.PHONY: demo test lint format docs bench bench-page seeds kills inputs soak robust-page audit validate mutants results \
-	picture lock clean
+.PHONY: demo test lint format docs bench bench-page seeds kills inputs soak reproduce coverage robust-page audit validate \
+	mutants results picture lock clean
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -39,6 +39,14 @@ inputs: .venv/installed
 
 soak: .venv/installed
 	$(BIN)/python -m benchmarks.soak
+
+# The suite, and which lines of the library it does not run.
+coverage: .venv/installed
+	$(BIN)/python -m benchmarks.covered
+
+# Does another interpreter find the same? make reproduce PYTHON_OTHER=python3.12
+reproduce: .venv/installed
+	$(BIN)/python -m benchmarks.reproduce $(PYTHON_OTHER)
 
 robust-page: .venv/installed
 	$(BIN)/python -m benchmarks.robust

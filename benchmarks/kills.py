@@ -4,10 +4,11 @@
 
 Every problem is run once without a checkpoint. Then a process runs it with one, is killed after a random share of the
 time that took, and another goes on, until one comes to the end; what that one found must be the first one's, byte for
-byte. Then from the beginning again, until so many have been killed.
+byte. Then from the beginning again, until so many have been killed. What came of it is stored problem by problem.
 """
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -17,13 +18,16 @@ import time
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import jax
 import numpy as np
 
 import calibayes as cb
+from calibayes.export import versions
+from calibayes.studies.runner import machine
 
+RESULTS = Path(__file__).parents[1] / "results" / "kills.json"
 MEDIAN = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
 PROBLEMS = {
     "auto": {"sampler": "auto", "bootstrap": 1000},
@@ -67,46 +71,58 @@ def measured(problem: str, cache: Path) -> tuple[str, float]:
     return found, seconds
 
 
+def kill(
+    rng: np.random.Generator, problem: str, place: Path, wanted: int, found: str, seconds: float
+) -> dict[str, Any]:
+    """Kill so many processes, and count those that came to the end, and the same end."""
+    checkpoint = place / "run.ckpt"
+    killed = ended = same = 0
+    while killed < wanted or not ended or checkpoint.exists():
+        process, out = start(problem, checkpoint, place / "cache")
+        if killed < wanted:
+            time.sleep(rng.uniform(0, seconds))
+            process.send_signal(signal.SIGKILL)
+        last = out.read()
+        if process.wait() == -signal.SIGKILL:
+            killed += 1
+            continue
+        assert process.returncode == 0, "a process failed to go on"
+        ended += 1
+        same += last == found
+        checkpoint.unlink()
+    iterations = int(found.split()[1])
+    return {"iterations": iterations, "seconds": round(seconds, 1), "killed": killed, "ended": ended, "same": same}
+
+
+def store(path: Path, found: dict[str, Any]) -> None:
+    """All of it or what was there before."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(found, indent=2) + "\n")
+    os.replace(part, path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--problem", choices=PROBLEMS, help=argparse.SUPPRESS)
     parser.add_argument("--checkpoint", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.problem:
         return run(options.problem, options.checkpoint)
     rng = np.random.default_rng(options.seed)
+    stored: dict[str, Any] = {"machine": machine(), **versions(), "problems": {}}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         for i, problem in enumerate(PROBLEMS):
             wanted = len(range(i, options.kills, len(PROBLEMS)))
-            found, seconds = measured(problem, place / "cache")
-            kills, ends = kill(rng, problem, place, wanted, found, seconds)
-            iterations = found.split()[1]
-            print(f"{problem}: {iterations} iterations in {seconds:.1f} s; {kills} killed, {ends} ended, all the same")
+            found = kill(rng, problem, place, wanted, *measured(problem, place / "cache"))
+            stored["problems"][problem] = found
+            store(options.out, stored)
+            print(problem, json.dumps(found), flush=True)
+            assert found["same"] == found["ended"], f"{problem} ended elsewhere"
     return None
-
-
-def kill(
-    rng: np.random.Generator, problem: str, place: Path, wanted: int, found: str, seconds: float
-) -> tuple[int, int]:
-    checkpoint = place / "run.ckpt"
-    kills = ends = 0
-    while kills < wanted or not ends or checkpoint.exists():
-        process, out = start(problem, checkpoint, place / "cache")
-        if kills < wanted:
-            time.sleep(rng.uniform(0, seconds))
-            process.send_signal(signal.SIGKILL)
-        last = out.read()
-        if process.wait() == -signal.SIGKILL:
-            kills += 1
-            continue
-        assert process.returncode == 0, "a process failed to go on"
-        assert last == found, f"{problem} ended elsewhere after {kills} kills"
-        ends += 1
-        checkpoint.unlink()
-    return kills, ends
 
 
 if __name__ == "__main__":

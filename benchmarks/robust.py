@@ -1,4 +1,4 @@
-"""The page on what the library does with bad input and long runs, from what is stored.
+"""The page on what the library does with bad input, killed processes and long runs, from what is stored.
 
     python -m benchmarks.robust
 
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import covered
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "robust.md"
 BEGIN, END = "<!-- robust: begin -->", "<!-- robust: end -->"
@@ -18,9 +20,10 @@ BEGIN, END = "<!-- robust: begin -->", "<!-- robust: end -->"
 def markdown(results: Path = ROOT / "results") -> str:
     """The tables."""
     sections = _inputs(json.loads((results / "inputs.json").read_text()))
-    soak = results / "soak.json"
-    if soak.exists():
-        sections += _soak(json.loads(soak.read_text()))
+    for name, section in SECTIONS.items():
+        stored = results / f"{name}.json"
+        if stored.exists():
+            sections += section(json.loads(stored.read_text()))
     return "\n\n".join(sections)
 
 
@@ -47,14 +50,32 @@ def _inputs(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def _kills(found: dict[str, Any]) -> list[str]:
+    problems = found["problems"]
+    total = {name: sum(one[name] for one in problems.values()) for name in ("killed", "ended", "same")}
+    rows = [
+        [name, f"{one['iterations']}", f"{one['seconds']:.1f}", f"{one['killed']}", f"{one['ended']}", f"{one['same']}"]
+        for name, one in problems.items()
+    ]
+    return [
+        "## Killed processes",
+        f"{total['killed']} processes with a checkpoint ended by SIGKILL at random moments, each followed by one that "
+        f"went on from the file. {total['same']} of the {total['ended']} runs that came to their end found what a run "
+        "left alone finds, byte for byte: eta, its error, the draws, the trace, the curve.",
+        _table(["sampler", "iterations", "seconds left alone", "killed", "came to the end", "the same"], rows),
+        f"On {found['machine']}; Python {found['python_version']}.",
+    ]
+
+
 def _soak(found: dict[str, Any]) -> list[str]:
     same, new = found["same shape"], found["new shapes"]
     rows = [
         ["calibrations of one shape, on new data", f"{same['calibrations']:,}"],
         [f"memory after the first {same['first']}, MB", f"{same['memory_first_mb']:,}"],
         ["memory at the end, MB", f"{same['memory_last_mb']:,}"],
-        ["programs compiled by those", f"{same['compiled_first']:,}"],
-        ["programs compiled by all others", f"{same['compiled_later']:,}"],
+        ["programs compiled", f"{same['programs']:,}"],
+        ["of them first needed in the last half", f"{same['programs_in_last_half']:,}"],
+        ["calibrations that compiled the same function for the same shapes, at most", str(same["compiled_by_at_most"])],
         ["calibrations of a new shape each", f"{new['calibrations']:,}"],
         ["memory maps at most", f"{new['maps_most']:,}"],
         ["memory maps allowed", f"{new['maps_allowed']:,}"],
@@ -64,12 +85,49 @@ def _soak(found: dict[str, Any]) -> list[str]:
     return [
         "## Long runs",
         f"Calibrations one after another; each part in half of {found['minutes']:g} minutes, or longer. "
-        f"Memory may grow by {same['allowed']:.0%} after the first "
-        f"{same['first']}. In the second part programs are forgotten at {new['share']:.0%} of the maps allowed, sooner "
-        "than usual.",
+        f"Memory may grow by {same['allowed']:.0%} after the first {same['first']}. "
+        "A function may be compiled once more for arguments of the same shapes where another place calls it, "
+        f"but by no more than {same['compiled_by_allowed']} calibrations: one that is lost is compiled by each. "
+        f"In the second part programs are forgotten at {new['share']:.0%} of the maps allowed, sooner than usual.",
         _table(["", "measured"], rows),
         f"On {found['device']}; jax {found['jax_version']}, Python {found['python_version']}.",
     ]
+
+
+def _reproduced(found: dict[str, Any]) -> list[str]:
+    rows = []
+    for which in ("same packages", "as pinned"):
+        there = found[which]
+        packages = " and ".join(f"{name} {there['versions'][f'{name}_version']}" for name in ("jax", "numpy"))
+        for name, one in there["problems"].items():
+            bits = "yes" if one["same"] else "no"
+            rows.append([there["versions"]["python_version"], packages, name, bits, f"{one['errors_apart']:.2f}"])
+    here = found["versions"]
+    return [
+        "## Another Python",
+        f"Calibrations of one seed by Python {here['python_version']} with jax {here['jax_version']} and numpy "
+        f"{here['numpy_version']}, compared with those of another. With the same packages every bit of eta, its error "
+        "and the draws must be the same. Other versions of JAX round otherwise, and a random walk that is rounded "
+        f"otherwise soon walks elsewhere: eta must then be within {found['errors_allowed']} standard errors.",
+        _table(["Python", "with", "sampler", "the same to the bit", "eta apart, in errors"], rows),
+        f"On {found['machine']}.",
+    ]
+
+
+def _coverage(found: dict[str, Any]) -> list[str]:
+    lines, branches = covered.shares(found)
+    rows = [[f"`{one['file']}`", f"`{one['function']}`", one["lines"], one["reason"]] for one in found["left"]]
+    return [
+        "## Lines that tests run",
+        f"{lines:.1%} of {found['lines']:,} lines and {branches:.1%} of {found['branches']:,} branches in "
+        f"{found['files']} files, by `make test`, its processes included. What JAX traces counts as run. "
+        "The others, and why:",
+        _table(["file", "function", "lines", "why no test runs them"], rows),
+        f"Python {found['python_version']}.",
+    ]
+
+
+SECTIONS = {"kills": _kills, "soak": _soak, "reproduced": _reproduced, "coverage": _coverage}
 
 
 def _shown(number: int) -> str:

@@ -448,5 +448,6 @@ def test_command_line_says_so_too(tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_killed_at_random_moments():
-    subprocess.run([sys.executable, "-m", "benchmarks.kills", "--kills", "9"], cwd=ROOT, check=True, timeout=1200)
+def test_processes_killed_at_random_moments(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.kills", "--kills", "9", "--out", str(tmp_path / "kills.json")]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=1200)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from benchmarks.soak import compiled
 
 import calibayes as cb
 
@@ -89,3 +90,18 @@ def test_second_dataset_compiles_nothing(calibration):
     with compilations() as compiled:
         calibration(3)
     assert not compiled, compiled
+
+
+def test_a_function_that_is_made_anew_is_seen_to_be_compiled_again():
+    """By the soak: the same name and shapes each time; nothing where nothing is compiled."""
+    x, seen = jnp.ones(3), []
+    for _ in range(3):
+        with compiled() as programs:
+            jax.jit(lambda v: v + 1)(x)
+        seen.append(programs)
+    assert seen[0] == seen[1] == seen[2] != []
+    assert "<lambda>" in seen[0][0]
+    assert "float32[3]" in seen[0][0]
+    with compiled() as programs:
+        x.block_until_ready()
+    assert not programs

@@ -241,6 +241,7 @@ def least_squares(monkeypatch):
             repaired_rows=np.zeros(0, int),
             region=cb.regions.as_region(region),
             settings={"seed": seed},
+            versions={},
         )
 
     monkeypatch.setattr(design, "calibrate", calibrate)

@@ -1,12 +1,17 @@
 """A result as a DataTree, saved, and back."""
 
 import dataclasses
+import inspect
+import platform
 
+import jax
 import numpy as np
 import pytest
 
 import calibayes as cb
 from calibayes.export import from_datatree
+from calibayes.report.settings import revived
+from calibayes.report.source import call_of
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +102,36 @@ def test_saved_twice_is_saved_once(result):
     once = from_datatree(result.to_datatree())
     assert from_datatree(once.to_datatree()).settings == once.settings
     assert once.settings["seed"] == "0"
+
+
+def test_all_that_decides_the_result_is_in_it(result):
+    """Seed, versions, device, and every option of `calibrate` that is not in a field of its own."""
+    assert result.versions == {
+        "calibayes_version": cb.__version__,
+        "jax_version": jax.__version__,
+        "numpy_version": np.__version__,
+        "python_version": platform.python_version(),
+    }
+    own = {"model", "data", "level", "region", "names"}
+    no_matter = {"progress", "checkpoint"}
+    assert set(inspect.signature(cb.calibrate).parameters) - own - no_matter <= set(result.settings)
+    assert result.settings["device"] == jax.devices()[0].device_kind
+
+
+def test_a_file_says_what_computed_it_and_of_which_model(result, tmp_path):
+    """Not what reads it, or saves it again; and the call that gives it again is whole but for the data."""
+    old = {name: f"0.{i}.0" for i, name in enumerate(result.versions)}
+    loaded = cb.load(dataclasses.replace(result, versions=old).save(tmp_path / "result.nc"))
+    again = cb.load(loaded.save(tmp_path / "again.nc"))
+    assert loaded.versions == again.versions == old
+    assert "Calibrated with calibayes 0.0.0, JAX 0.1.0, NumPy 0.2.0, Python 0.3.0" in (
+        again.report(tmp_path / "page.html").read_text()
+    )
+    assert again.settings["model"] == "cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))"
+    names = {"data": result.data}
+    page = dataclasses.replace(again, settings=revived(again.settings))
+    exec(call_of(page).replace("seed=0", "seed=0, progress=False"), names)
+    np.testing.assert_array_equal(names["result"].draws, result.draws)
 
 
 def test_what_went_wrong_is_kept(result):

@@ -1,7 +1,9 @@
 import dataclasses
 import json
+import shlex
 import sys
 import warnings
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -372,6 +374,55 @@ def test_report_of_a_saved_result(fitted, folder):
     assert "own 95% interval" in page.read_text()
     assert "calibayes fit &#x27;a table.csv&#x27;" in page.read_text()
     assert "no result that calibayes has saved" in error_of("report", Path(__file__), "-o", page)
+
+
+class Tags(HTMLParser):
+    """Names of elements and attributes, the text of scripts, and all text that is shown."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.seen, self.scripts, self.shown, self.inside = set(), [], "", None
+        self.feed(page.read_text("utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        self.seen |= {tag, *dict(attributes)}
+        self.scripts += [""] if tag == "script" else []
+        self.inside = tag
+
+    def handle_data(self, data):
+        if self.inside == "script":
+            self.scripts[-1] += data
+        else:
+            self.shown += data
+
+
+def test_a_table_with_scripts_in_it_makes_a_page_without(fitted, monkeypatch, frame, tmp_path):
+    """In the names of columns, in a category, in the name of the file and in the command."""
+    column, label, target = "<script>alert(1)</script>", "z</script><img src=x onerror='alert(2)'>", '<u>"y" & z</u>'
+    table = tmp_path / "<s>&.csv"
+    frame.replace({"c": {"v": label}}).rename(columns={"c": column, "y": target}).to_csv(table, index=False)
+
+    def calibrate(design, loss, columns, y, *, names, call, **options):
+        """What was found before, in the words of this table."""
+        result, words = fitted[0], design.names(names)
+        own = dataclasses.replace(result.intervals(), names=words)
+        return dataclasses.replace(
+            result, names=words, settings=result.settings | {"call": call}, calibration=None, own=own
+        )
+
+    monkeypatch.setattr(Design, "calibrate", calibrate)
+    line = ["fit", str(table), "--target", target, "--formula", f"a + `big b` + C(`{column}`)"]
+    monkeypatch.setattr(sys, "argv", ["calibayes", *line])
+    made = invoke(*line, "--report", tmp_path / "page.html", "--save", tmp_path / "r.nc")
+    assert made.exit_code == 0, made.output
+    assert invoke("report", tmp_path / "r.nc", "-o", tmp_path / "again.html").exit_code == 0
+    for name in ("page.html", "again.html"):
+        page = Tags(tmp_path / name)
+        assert len(page.scripts) == 2
+        assert not {"img", "onerror", "u", "s"} & page.seen
+        assert f"{column})[T.{label}]" in page.shown.replace("`", "")
+        assert shlex.join(["calibayes", *line]) in page.shown
+        assert "<script>alert" not in (tmp_path / name).read_text("utf-8")
 
 
 def test_an_intercept_far_outside_of_the_data_says_so(fitted, monkeypatch, frame, tmp_path):

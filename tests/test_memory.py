@@ -70,6 +70,40 @@ def test_a_parquet_file_says_how_large_it_is(little, tmp_path):
         tables.read(tmp_path / "ones.parquet")
 
 
+@pytest.mark.parametrize(
+    ("formula", "columns"),
+    [
+        ("y ~ C(code)", "2,000"),
+        ("y ~ `a name`", "2,000"),
+        ("y ~ 0 + `a name`:C(`code`, contr.sum)", "3,996,001"),
+        ("C(code) ~ x", "1,999"),
+    ],
+)
+def test_categories_that_would_make_a_wide_matrix(little, monkeypatch, tmp_path, formula, columns):
+    """Before any of it is made: 2,000 rows and as many columns are 32 MB, where there is one."""
+    n = 2_000
+    rows = [f"{i},n{i},{i % 7},{i}" for i in range(n)]
+    (tmp_path / "t.csv").write_text("\n".join(["code,a name,x,y", *rows]))
+    frame = tables.read(tmp_path / "t.csv")
+    made = []
+    monkeypatch.setattr("formulaic.model_matrix", lambda *args, **options: made.append(args))
+    said = rf"--formula: a matrix of 2,000 rows and {columns} columns would take [\d,.]+ GB at least, and 0\.0 GB"
+    with pytest.raises(ValueError, match=said):
+        tables.choose(frame, None, formula=formula)
+    assert not made
+    ended = CliRunner().invoke(app, ["fit", str(tmp_path / "t.csv"), "--formula", formula])
+    assert ended.exit_code == 2
+    assert "merge the rare ones" in " ".join(ended.output.replace("│", " ").split())
+
+
+def test_a_formula_that_fits_is_not_refused(little, tmp_path):
+    rows = [f"{i % 7},n{i % 5},{i}" for i in range(400)]
+    (tmp_path / "t.csv").write_text("\n".join(["code,name,y", *rows]))
+    chosen = tables.choose(tables.read(tmp_path / "t.csv"), None, formula="y ~ C(code) * name + np.log(code + 1)")
+    # Six and four, their products, and one.
+    assert chosen.columns.shape == (400, 35)
+
+
 @pytest.mark.parametrize("start", [30, -20])
 def test_damaged_files(tmp_path, start):
     text = "a,y\n" + "\n".join(f"{i},{i * i % 7}" for i in range(500))

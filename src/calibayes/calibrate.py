@@ -158,6 +158,7 @@ def calibrate(
         "draws": draws is not None,
         "seed": seed,
         "n": observations.n,
+        "device": jax.devices()[0].device_kind,
     }
     drawn_from = rows if isinstance(rows, Bootstrap) else None
     kept = counts if isinstance(counts, np.ndarray) else None

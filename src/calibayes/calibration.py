@@ -26,6 +26,7 @@ from calibayes.cluster import guarded
 from calibayes.combinations import answered, curves
 from calibayes.curve import Coverage, Curve, critical_levels
 from calibayes.devices import like
+from calibayes.export import versions
 from calibayes.found import UNKNOWN_ERROR, Found
 from calibayes.functions import as_float
 from calibayes.given import positive
@@ -122,6 +123,7 @@ class Calibration:
             data=problem.data,
             counts=problem.counts,
             settings=problem.settings | {"sampler": loop.sampler, "search": loop.search},
+            versions=versions(),
             calibration=self,
         )
         return result if problem.view is None else problem.view.result(result)

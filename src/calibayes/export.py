@@ -97,15 +97,19 @@ def attributes(result: Result) -> dict[str, Any]:
         "message": result.message,
         "concerns": json.dumps(result.concerns),
         "groups": result.curve.groups,
-        "settings": json.dumps(_written(result.settings)),
-        **versions(),
+        "settings": json.dumps(_written(result)),
+        **result.versions,
     }
 
 
-def _written(settings: dict[str, Any]) -> dict[str, str]:
-    """As text; those of a loaded result are text already."""
-    loaded = all(isinstance(value, Written) for value in settings.values())
-    return {name: str(value) if loaded else repr(value) for name, value in settings.items()}
+def _written(result: Result) -> dict[str, str]:
+    """The settings as text, and the model, which is not kept itself; those of a loaded result are text already."""
+    if all(isinstance(value, Written) for value in result.settings.values()):
+        return {name: str(value) for name, value in result.settings.items()}
+    from calibayes.report.source import model_of
+
+    text = {name: repr(value) for name, value in result.settings.items()}
+    return text if result.model is None else text | {"model": model_of(result.model, len(result.names))}
 
 
 class Written(str):
@@ -167,6 +171,7 @@ def from_datatree(tree: Any) -> Result:
         repaired_rows=np.flatnonzero(rows["repaired"].values),
         region=_region(str(said["region"])),
         settings={name: Written(value) for name, value in json.loads(str(said["settings"])).items()},
+        versions={name: str(said[name]) for name in versions()},
         own=_own(tree["own"], level) if "own" in tree.children else None,
     )
 

@@ -95,6 +95,8 @@ class Result:
     """Bootstrap rows, counted from 0, whose weights had failed and which were sampled instead."""
     region: Region = field(repr=False)
     settings: dict[str, Any] = field(repr=False)
+    versions: dict[str, str] = field(repr=False)
+    """Of what computed it, also where a file is read by another."""
     model: GibbsModel | None = field(repr=False, default=None)
     data: Any = field(repr=False, default=None)
     counts: Float[np.ndarray, "B N"] | None = field(repr=False, default=None)

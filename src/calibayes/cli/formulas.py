@@ -1,12 +1,14 @@
 """What a formula makes of a table, by formulaic."""
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from calibayes.cli.tables import Chosen, complete, require_columns, varying
+from calibayes.memory import require_memory
 
 
 def by_formula(frame: Any, target: str | None, formula: str, cluster: str | None, drop_missing: bool) -> Chosen:
@@ -17,6 +19,7 @@ def by_formula(frame: Any, target: str | None, formula: str, cluster: str | None
         raise ImportError("--formula needs formulaic: pip install 'calibayes[tables]'.") from error
 
     def matrix(side: Any) -> Any:
+        _require_matrix(side, frame)
         # Without a context a formula would see the variables of this function; infinite values are told of later.
         with np.errstate(all="ignore"):
             return model_matrix(side, frame, context={}, na_action="ignore")
@@ -61,6 +64,23 @@ def _variables(factors: Sequence[str], columns: Any) -> list[str]:
     """Columns that the factors of a formula are made from."""
     words = {word.strip("`") for factor in factors for word in re.findall(r"`[^`]+`|(?<![\w.])\w+(?!\w*\()", factor)}
     return [name for name in columns if name in words or name in factors]
+
+
+def _require_matrix(side: Iterable[Any], frame: Any) -> None:
+    """Room for the matrix of a side, and for a copy in floats. A category that may be the reference is not counted."""
+    n_columns = sum(math.prod(_width(factor.expr, frame) for factor in term.factors) for term in side)
+    what = f"a matrix of {len(frame):,} rows and {n_columns:,} columns"
+    way_out = "Take columns of fewer categories, or merge the rare ones."
+    require_memory("--formula", 2 * 8 * len(frame) * n_columns, what, way_out)
+
+
+def _width(factor: str, frame: Any) -> int:
+    """Columns that a factor becomes, at least: one for each category but the first."""
+    categories = re.match(r"C\(\s*(`[^`]+`|\w+)", factor)
+    name = (categories[1] if categories else factor).strip("`")
+    if name not in frame.columns or (not categories and frame[name].dtype.kind in "biuf"):
+        return 1
+    return max(frame[name].nunique() - 1, 1)
 
 
 def _unknown(message: str) -> list[str]:

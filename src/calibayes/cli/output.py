@@ -14,7 +14,6 @@ from rich.text import Text
 
 from calibayes.cli.tables import Chosen
 from calibayes.design import Design
-from calibayes.export import versions
 from calibayes.losses import Expectile, Hinge, Huber, LinearLoss, Quantile
 from calibayes.report.verdict import FEW_OBSERVATIONS
 from calibayes.result import Intervals, Result
@@ -110,7 +109,7 @@ def as_json(fitted: Fitted) -> str:
         "message": result.message,
         "notes": fitted.notes,
         "coefficients": coefficients,
-        "versions": versions(),
+        "versions": result.versions,
     }
     return json.dumps(said, indent=2, allow_nan=False)
 

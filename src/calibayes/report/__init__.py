@@ -7,7 +7,6 @@ scripts; the plots are drawn in the browser from what `figures` leaves in it.
 import base64
 import hashlib
 import json
-import platform
 from dataclasses import replace
 from datetime import date
 from html import escape
@@ -15,7 +14,6 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-import jax
 import numpy as np
 
 import calibayes
@@ -93,7 +91,7 @@ def _page(result: Result, own: Intervals | None, title: str, call: str) -> str:
         own_note=_own_note(own),
         trace=_trace(result),
         call=escape(call),
-        versions=_versions(),
+        versions=_versions(result),
         seed=escape(source(result.settings.get("seed"), "a JAX key")),
         version=calibayes.__version__,
         year=date.today().year,
@@ -148,14 +146,10 @@ def _trace(result: Result) -> str:
     return "\n".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
 
 
-def _versions() -> str:
-    numbers = {
-        "calibayes": calibayes.__version__,
-        "JAX": jax.__version__,
-        "NumPy": np.__version__,
-        "Python": platform.python_version(),
-    }
-    return ", ".join(f"{name} {number}" for name, number in numbers.items())
+def _versions(result: Result) -> str:
+    usual = {"jax": "JAX", "numpy": "NumPy", "python": "Python"}
+    numbers = {name.removesuffix("_version"): number for name, number in result.versions.items()}
+    return escape(", ".join(f"{usual.get(name, name)} {number}" for name, number in numbers.items()))
 
 
 def _read(name: str) -> str:

@@ -62,7 +62,9 @@ def _since(result: Result, call: str) -> str:
 def _script(result: Result) -> str:
     lines = list[str]()
     if isinstance(result.model, GibbsModel):
-        lines.append(f"model = {_model(result.model, len(result.names))}")
+        lines.append(f"model = {model_of(result.model, len(result.names))}")
+    elif "model" in result.settings:
+        lines.append(f"model = {result.settings['model']}")
     named = ", ".join(f"{name}={value}" for name, value in _options(result).items())
     one = f"result = cb.calibrate(model, data, {named})"
     if len(one) > _WIDTH:
@@ -127,7 +129,8 @@ def _path(cls: type) -> str:
     return f"cb.{cls.__name__}" if room in ("samplers", "search") else f"cb.{room}.{cls.__name__}"
 
 
-def _model(model: GibbsModel, dim: int) -> str:
+def model_of(model: GibbsModel, dim: int) -> str:
+    """A model by its constructor."""
     if isinstance(model.prior, NumPyroPrior):
         return f"cb.GibbsModel.from_numpyro({source(model.prior.model, 'numpyro_model')}, data)"
     prior = source(getattr(model.prior, "distribution", model.prior), "prior")

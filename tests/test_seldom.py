@@ -1,0 +1,178 @@
+"""What few calibrations come by: many parameters, a ladder that ends too early, labels for two classes."""
+
+import dataclasses
+import sys
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import calibayes as cb
+import made
+from calibayes import treefile
+from calibayes.cli import app
+from calibayes.cli.output import Fitted, show
+from calibayes.cli.tables import Chosen, numbers
+from calibayes.design import Design
+from calibayes.estimators import GibbsRegressor
+from calibayes.loop import Loop
+from calibayes.particles import UNROLLED, transform
+from calibayes.progress import LiveLine
+from calibayes.result import Intervals
+from calibayes.risk import UNROLLED as MANY
+from calibayes.samplers import start
+from calibayes.target import make_target
+
+MODEL = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+DATA = cb.datasets.median_regression(60, 0)
+
+
+@pytest.mark.parametrize("dim", [2, UNROLLED + 3, MANY + 3])
+def test_few_and_many_parameters(dim):
+    """A matrix on every row, and predictions: whether written out or not, to the rounding of sums of `dim` terms."""
+    rng = np.random.default_rng(0)
+    matrix, theta = rng.normal(size=(3, dim, dim)), rng.normal(size=(dim, 3, 5))
+    found = transform(jnp.asarray(matrix, float), jnp.asarray(theta, float))
+    np.testing.assert_allclose(found, np.einsum("bkj,jbm->kbm", matrix, theta), atol=1e-5 * dim)
+    x, y, counts = rng.normal(size=(40, dim)), rng.normal(size=40), rng.integers(0, 3, (2, 40))
+    target = make_target(cb.GibbsModel(cb.losses.Absolute(), cb.priors.Normal()), (x, y), counts, dim)
+    residual = np.abs(y[:, None, None] - np.einsum("ik,kbm->ibm", x, theta))
+    weights = np.concatenate([np.ones((1, 40)), counts])
+    expected = np.einsum("bi,ibm->bm", weights, residual)
+    risk = np.asarray(target.risk(jnp.asarray(theta, float)), np.float64)
+    # Relative to a reference of its own on every row.
+    np.testing.assert_allclose(np.diff(risk), np.diff(expected), atol=1e-5 * np.abs(expected).max() * dim**0.5)
+
+
+def test_nodes_of_a_hostile_file():
+    with pytest.raises(ValueError, match="no node is a 'file'"):
+        treefile._made(["file", 0], [], [np.zeros(2)], None)
+    with pytest.raises(ValueError, match="the reference of another target"):
+        treefile._moved(None, np.zeros(2))
+    assert treefile._moved(None) is None
+
+
+def test_a_ladder_that_does_not_arrive_is_an_error(monkeypatch):
+    monkeypatch.setattr(start, "climb", lambda keys, target, walkers, *_: walkers)
+    walkers = type("Walkers", (), {"eta": np.zeros(3)})()
+    keys = jax.random.split(jax.random.key(0), 3)
+    target = make_target(MODEL, DATA, np.ones((2, 60)), 2)
+    monkeypatch.setattr(sys.modules["jaxtyping"].config, "jaxtyping_disable", True)
+    with pytest.raises(RuntimeError, match=r"the ladder did not reach eta = 0.5 in .* choose a narrower one"):
+        start.climb_to(keys, target, walkers, 0.5)
+
+
+def test_an_infinite_target():
+    import pandas as pd
+
+    with pytest.raises(ValueError, match="the target 'y' is infinite in 1 rows"):
+        numbers(pd.Series([1.0, np.inf, 2.0]), "y")
+
+
+def test_classes_are_explained(capsys):
+    own = Intervals(["a", "b"], 0.95, np.zeros((2, 2)), np.ones(2), np.ones(2), np.ones(2, bool), ["", ""])
+    columns = np.random.default_rng(0).normal(size=(30, 2))
+    chosen = Chosen("sick", None, ["a", "b"], columns, False, None, [])
+    design = Design.of(columns, intercept=False)
+    show(Fitted(made.result(), own, cb.losses.Logistic(), chosen, design, "t.csv", ["no", "yes"], []))
+    assert "A coefficient above zero speaks for yes, below zero for no." in " ".join(capsys.readouterr().out.split())
+
+
+def test_huber_turns_linear_at_1345_spreads_of_the_residuals(monkeypatch, tmp_path):
+    """By their median size, of which one wild one in a hundred makes 1.2%; and four of its errors, 1.17 / sqrt(n)."""
+    rng = np.random.default_rng(0)
+    n = 4000
+    x = rng.normal(size=(n, 1))
+    y = 2 + x[:, 0] + 3.0 * rng.normal(size=n)
+    y[:40] += 1e3 * rng.normal(size=40)
+    assert Design.of(x).usual_delta(x, y) == pytest.approx(1.345 * 3.0, rel=4 * 1.17 / n**0.5 + 0.02)
+    rows = "\n".join(f"{a:.6g},{b:.6g}" for a, b in zip(x[:, 0], y, strict=True))
+    (tmp_path / "t.csv").write_text(f"x,y\n{rows}")
+    asked = []
+
+    def calibrate(design, loss, *_, **__):
+        asked.append(loss)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(Design, "calibrate", calibrate)
+    CliRunner().invoke(app, ["fit", str(tmp_path / "t.csv"), "--target", "y", "--loss", "huber"])
+    assert float(asked[0].delta) == pytest.approx(Design.of(x).usual_delta(x, y), rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def result():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cb.CalibrationWarning)
+        return cb.calibrate(MODEL, DATA, seed=0, bootstrap=100, progress=False)
+
+
+def test_a_posterior_from_particles_that_had_not_settled_says_so(result, monkeypatch):
+    module = sys.modules["calibayes.calibration"]
+    moved = lambda key, target, particles, *_: (particles, np.zeros(1, bool))
+    monkeypatch.setattr(module, "moved", moved)
+    with pytest.warns(cb.CalibrationWarning, match="had not settled at eta = 1.234: what is said"):
+        result.posterior(1.234)
+
+
+def test_coverage_that_does_not_fall_steadily_is_no_answer(result, monkeypatch):
+    """Every curve says that the answer is elsewhere, until there is no room left between too low and too high."""
+    loop, found = result.calibration.loop, result.calibration.found
+    turns = iter(range(1000))
+    reading = lambda self, found, *_, **__: (found.eta * (1.5 if next(turns) % 2 else 1 / 1.5), False)
+    monkeypatch.setattr(Loop, "_reading", reading)
+    fresh = dataclasses.replace(loop, trace=[], best=None)
+    with LiveLine(False, 1) as live:
+        ended = fresh.solve(found.state, found.sampled, cb.Bracket(), 100, live)
+    assert not ended.converged
+    assert "coverage does not fall steadily with eta: it meets 0.95 nowhere near" in ended.outcome
+
+
+@pytest.mark.parametrize("loss", [None, cb.losses.Absolute(), lambda prediction, y: jnp.abs(prediction - y)])
+def test_the_loss_of_a_regressor(loss):
+    kind = {type(None): cb.losses.Squared, cb.losses.Absolute: cb.losses.Absolute}.get(type(loss), cb.losses.Linear)
+    assert type(GibbsRegressor(loss=loss)._loss()) is kind
+
+
+def test_a_region_seen_through_other_coordinates_is_checked(result):
+    view = Design.of(DATA[0][:, 1:]).view(0.0)
+    with pytest.raises(ValueError, match="asks for a parameter that is not there: there are 2"):
+        view.region(cb.regions.Interval(7)).check(2)
+
+
+@pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
+def test_fresh_rows_after_smc():
+    """Coverage on fresh rows, of a sampler that begins on them as it began: within four errors of both sets of rows."""
+    sampler = cb.SMC(n_particles=200)
+    result = cb.calibrate(MODEL, DATA, seed=0, bootstrap=100, sampler=sampler, tolerance=0.03, progress=False)
+    fresh = result.validate(100, seed=5)
+    assert fresh.n_rows == 100
+    assert abs(fresh - result.coverage) < 4 * (2 * 0.95 * 0.05 / 100) ** 0.5
+
+
+def test_rows_too_far_to_walk_to_come_from_the_prior(monkeypatch):
+    """Those that had not settled, and no others."""
+    module, sampler = sys.modules["calibayes.samplers.smc"], cb.SMC(n_particles=200)
+    counts = np.random.default_rng(0).multinomial(60, np.full(60, 1 / 60), size=8)
+    pilot = sampler.begin(jax.random.key(1), make_target(MODEL, DATA, counts, 2), 0.8, None)
+    walk, climb, seen = module.by_mcmc, module.from_prior, {}
+
+    def walked(*args, **options):
+        seen["walked"], settled = walk(*args, **options)
+        return seen["walked"], jnp.arange(len(settled)) != 3
+
+    def climbed(*args):
+        seen["climbed"] = climb(*args)
+        return seen["climbed"]
+
+    monkeypatch.setattr(module, "by_mcmc", walked)
+    monkeypatch.setattr(module, "from_prior", climbed)
+    state = sampler.init(jax.random.key(0), pilot.target, pilot, 0.8)
+    theta, from_data, from_prior = (
+        np.asarray(walkers.particles.theta) for walkers in (state.walkers, seen["walked"], seen["climbed"])
+    )
+    np.testing.assert_array_equal(theta[:, 3], from_prior[:, 3])
+    np.testing.assert_array_equal(np.delete(theta, 3, 1), np.delete(from_data, 3, 1))
+    assert np.all(state.settled)
