@@ -76,7 +76,7 @@ def kill(
 ) -> dict[str, Any]:
     """Kill so many processes, and count those that came to the end, and the same end."""
     checkpoint = place / "run.ckpt"
-    killed = ended = same = 0
+    killed = saved = ended = same = 0
     while killed < wanted or not ended or checkpoint.exists():
         process, out = start(problem, checkpoint, place / "cache")
         if killed < wanted:
@@ -85,13 +85,15 @@ def kill(
         last = out.read()
         if process.wait() == -signal.SIGKILL:
             killed += 1
+            saved += checkpoint.exists()
             continue
         assert process.returncode == 0, "a process failed to go on"
         ended += 1
         same += last == found
         checkpoint.unlink()
     iterations = int(found.split()[1])
-    return {"iterations": iterations, "seconds": round(seconds, 1), "killed": killed, "ended": ended, "same": same}
+    ends = {"killed": killed, "saved": saved, "ended": ended, "same": same}
+    return {"iterations": iterations, "seconds": round(seconds, 1), **ends}
 
 
 def store(path: Path, found: dict[str, Any]) -> None:

@@ -73,6 +73,7 @@ def compared(here: dict[str, Any], there: dict[str, Any]) -> dict[str, Any]:
         eta, error = ([float.fromhex(answer[name]) for answer in (one, other)] for name in ("eta", "eta_se"))
         problems[problem] = {
             "eta": eta,
+            "error": math.hypot(*error),
             "errors_apart": abs(eta[0] - eta[1]) / math.hypot(*error),
             "draws": [len(answer["draws"]) for answer in (one, other)],
             "same": one == other,
@@ -83,7 +84,9 @@ def compared(here: dict[str, Any], there: dict[str, Any]) -> dict[str, Any]:
 def wrong(same_packages: dict[str, Any], as_pinned: dict[str, Any]) -> list[str]:
     """What is not reproduced."""
     lost = [name for name, one in same_packages["problems"].items() if not one["same"]]
-    far = [name for name, one in as_pinned["problems"].items() if not one["errors_apart"] < ERRORS]
+    # No number is no answer: an error that is not known makes zero of any distance.
+    far = [name for name, one in as_pinned["problems"].items() if not 0 < one["error"] < math.inf]
+    far += [name for name, one in as_pinned["problems"].items() if not one["errors_apart"] < ERRORS]
     return [f"{name}: other bits by the same packages" for name in lost] + [f"{name}: another eta" for name in far]
 
 

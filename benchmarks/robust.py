@@ -52,17 +52,18 @@ def _inputs(found: dict[str, Any]) -> list[str]:
 
 def _kills(found: dict[str, Any]) -> list[str]:
     problems = found["problems"]
-    total = {name: sum(one[name] for one in problems.values()) for name in ("killed", "ended", "same")}
+    total = {name: sum(one[name] for one in problems.values()) for name in ("killed", "saved", "ended", "same")}
     rows = [
-        [name, f"{one['iterations']}", f"{one['seconds']:.1f}", f"{one['killed']}", f"{one['ended']}", f"{one['same']}"]
+        [name, f"{one['iterations']}", f"{one['seconds']:.1f}", *(f"{one[column]}" for column in total)]
         for name, one in problems.items()
     ]
     return [
         "## Killed processes",
-        f"{total['killed']} processes with a checkpoint ended by SIGKILL at random moments, each followed by one that "
-        f"went on from the file. {total['same']} of the {total['ended']} runs that came to their end found what a run "
+        f"{total['killed']} processes with a checkpoint ended by SIGKILL at random moments, each followed by another. "
+        f"{total['saved']} of them had saved something, from which the next one went on. {total['same']} of the "
+        f"{total['ended']} runs that came to their end found what a run "
         "left alone finds, byte for byte: eta, its error, the draws, the trace, the curve.",
-        _table(["sampler", "iterations", "seconds left alone", "killed", "came to the end", "the same"], rows),
+        _table(["sampler", "iterations", "seconds left alone", "killed", "had saved", "ended", "the same"], rows),
         f"On {found['machine']}; Python {found['python_version']}.",
     ]
 

@@ -32,6 +32,8 @@ FIRST = 50
 """Calibrations after which memory is compared."""
 GROWTH = 0.05
 """Of the memory held after those, that may come on top by the end."""
+LATE = 0.05
+"""Of all programs, that may be needed for the first time in the last half: rare ways through the code."""
 AGAIN = 5
 """Calibrations that may compile one function for arguments of one kind: as many as there are places that call it with
 other sizes or settings. A program that is lost and compiled again would be, by every calibration that needs it."""
@@ -72,9 +74,12 @@ def compiled() -> Iterator[list[str]]:
     logger.addHandler(notes)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
-    yield programs
-    logger.removeHandler(notes)
-    logger.level, logger.propagate = before
+    try:
+        yield programs
+    finally:
+        logger.removeHandler(notes)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
 
 
 def same_shape(seconds: float) -> dict[str, Any]:
@@ -103,6 +108,7 @@ def same_shape(seconds: float) -> dict[str, Any]:
     }
     assert last < (1 + GROWTH) * first, f"memory grew: {found}"
     assert times[most] <= AGAIN, f"{most} is compiled again and again: {found}"
+    assert found["programs_in_last_half"] <= LATE * len(times), f"there is no end to new programs: {found}"
     return found
 
 

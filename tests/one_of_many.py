@@ -17,7 +17,7 @@ from calibayes import cluster
 from calibayes.checkpoint import Checkpoint
 
 
-def found(seed: int, checkpoint: str | None) -> dict[str, float]:
+def found(seed: int, checkpoint: str | None) -> dict[str, float | list[float]]:
     """What a calibration of 60 observations has."""
     model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
     options = {"sampler": cb.Transport(n_particles=150), "bootstrap": 42, "progress": False, "seed": 1}
@@ -26,7 +26,8 @@ def found(seed: int, checkpoint: str | None) -> dict[str, float]:
         warnings.simplefilter("ignore", cb.CalibrationWarning)
         result = cb.calibrate(model, cb.datasets.median_regression(60, seed), checkpoint=checkpoint, **options)
         bounds = result.intervals().bounds
-    return {"eta": result.eta, "draws": float(result.draws.sum()), "low": float(bounds[0, 0])}
+    critical = result.curve.critical_etas().tolist()
+    return {"eta": result.eta, "draws": float(result.draws.sum()), "low": float(bounds[0, 0]), "critical": critical}
 
 
 def killed_after(steps: int) -> None:

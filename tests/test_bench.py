@@ -209,12 +209,12 @@ def test_cost_on_paper():
     assert at_scale.operations(PASSES["calls"], 7, 3) == (20 * 100 * 5 + 11 * 100 * 2) * 10 * 7
     own = at_scale.machine(PASSES, 1_000, 2.5, 0.5)
     assert own == (12_200 * 10 * 1_000 / 2.0, 0.5)
-    alone, four = (at_scale.cost(own, PASSES, 1e6, devices) for devices in (1, 4))
+    alone, four = (at_scale.cost(own, PASSES, 10**6, devices) for devices in (1, 4))
     assert alone == pytest.approx((2_000.0, 0.0, 0.5, 250.0, 36e6))
     sent = 2 * 4 * 12_200 * 3 / 4
     assert four == pytest.approx((500.0, sent / at_scale.LINK + 7 * 4 * at_scale.MESSAGE, 0.5, 250.0, 9e6))
     # 2,000 s of passes come down to the other half second with 4,000 devices; sums are under a millisecond.
-    assert at_scale.enough(own, PASSES, 1e6) == pytest.approx(4_000, rel=0.01)
+    assert at_scale.enough(own, PASSES, 10**6) == pytest.approx(4_000, rel=0.01)
 
 
 @pytest.mark.slow

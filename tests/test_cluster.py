@@ -84,11 +84,12 @@ def test_the_same_answer_even_after_a_process_was_killed(alone, victim, tmp_path
 
 
 def test_observations_shared_out_between_processes(alone, tmp_path):
-    """Each holds some that the other does not. 2% are less than one row of 42 is worth."""
+    """Each holds some that the other does not: sums are rounded otherwise, which may flip an acceptance, and a row."""
     first, second = calibrated(tmp_path / "run.ckpt", mesh=(1, 4))
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
     assert first.stdout == second.stdout
-    assert json.loads(first.stdout)["eta"] == pytest.approx(alone["eta"], rel=0.02)
+    low, high = sorted([json.loads(first.stdout)["eta"], alone["eta"]])
+    assert sum(low < critical < high for critical in alone["critical"]) <= 1
 
 
 def test_other_arguments_are_noticed(tmp_path):

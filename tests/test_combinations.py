@@ -55,14 +55,14 @@ def test_an_answer_has_an_error(result):
 
 
 def test_as_each_by_itself(result):
-    """Same rows, same particles but for those that a search moved: eta to a third of its error, ends to 6% of a width.
+    """Same rows, same particles but for those that a search moved: eta to 0.4 of its error, ends to 6% of a width.
 
     Rows are common to both, so what differs is the error of particles, some thousand a row: about 2% of a width.
     """
     many = result.intervals(of=VECTORS)
     for r, vector in enumerate(VECTORS):
         own = result.at(region=cb.regions.Linear(vector))
-        assert many.eta[r] == pytest.approx(own.eta, abs=own.eta_se / 3 + 0.03 * own.eta)
+        assert many.eta[r] == pytest.approx(own.eta, abs=0.4 * own.eta_se + 0.03 * own.eta)
         alone = np.quantile(own.draws @ vector, [0.025, 0.975])
         np.testing.assert_allclose(many.bounds[r], alone, atol=0.06 * np.diff(alone)[0])
         assert many.eta_se[r] == pytest.approx(own.eta_se, rel=0.6)

@@ -54,9 +54,22 @@ def test_formula(name):
 @pytest.mark.parametrize("name", CASES)
 def test_a_tilt_and_the_rest_are_the_loss(name):
     loss, y, formula = CASES[name]
-    rest = np.array([loss.bent(jnp.float32(f), jnp.float32(v)) for f, v in zip(PREDICTION, y, strict=True)])
-    tilt = 0.0 if loss.tilt is None else float(loss.tilt)
+    bent, tilt = loss.parts()
+    rest = np.array([bent(jnp.float32(f), jnp.float32(v)) for f, v in zip(PREDICTION, y, strict=True)])
+    tilt = 0.0 if tilt is None else float(tilt)
     np.testing.assert_allclose(rest + tilt * (PREDICTION - y), formula(PREDICTION, y), rtol=1e-5, atol=1e-5)
+
+
+def test_a_loss_of_ones_own_that_is_made_of_another():
+    """What it says is its own rho, not the other's parts."""
+
+    class Twice(losses.Quantile):
+        def rho(self, prediction, y):
+            return 2 * super().rho(prediction, y)
+
+    bent, tilt = Twice(0.2).parts()
+    assert tilt is None
+    assert float(bent(jnp.float32(0.0), jnp.float32(3.0))) == pytest.approx(1.2)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -76,10 +76,10 @@ def test_observations_are_split(interpreted, monkeypatch):
 def test_what_suits(monkeypatch):
     """Not a processor, not a few particles, not a loss with operations or arrays that the kernel may not have."""
     theta = jnp.zeros((2, ROWS, SIZE))
-    rho = LOSSES["quantile"].bent
+    rho = LOSSES["quantile"].rho
     assert not suits(rho, theta)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert all(suits(loss.bent, theta) for loss in LOSSES.values())
+    assert all(suits(loss.rho, theta) for loss in LOSSES.values())
     assert not suits(rho, theta[:, :, :1])
     assert not suits(rho, jnp.zeros((100, ROWS, SIZE)))
     assert not suits(lambda f, y: jax.lax.lgamma(jnp.abs(f - y)), theta)

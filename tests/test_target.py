@@ -93,7 +93,7 @@ def test_row_alone():
     target = make_target(cb.GibbsModel(LOSSES["quantile"][0], PRIOR), (x, y), counts, 3)
     theta = jnp.asarray(particles(3, 4))
     alone = risk_of(target.row(2), theta[:, 2:3])
-    np.testing.assert_allclose(alone[0], risk_of(target, theta)[2], rtol=1e-6)
+    np.testing.assert_allclose(alone[0], risk_of(target, theta)[2], rtol=1e-6, atol=1e-5)
 
 
 def test_log_density_is_that_of_the_posterior():
@@ -200,3 +200,22 @@ def test_offset_in_y_costs_no_digits():
     exact = 0.5 * ((y[:, None] - theta) ** 2).sum(0)
     got = np.asarray(target.risk(jnp.asarray(np.broadcast_to(theta, (1, 2, 16)), float)), np.float64)[0]
     np.testing.assert_allclose(got - got[0], exact - exact[0], atol=1e-3)
+
+
+def test_risks_of_many_observations_keep_their_digits():
+    """Float32 against float64, one parameter, where the linear part of a steep loss is large and cancels.
+
+    The posterior tells risks apart that differ by one; they are to be right to a hundredth of that.
+    """
+    n, tau = 2**18, 0.95
+    y = np.random.default_rng(0).normal(size=n)
+    model = cb.GibbsModel(cb.losses.Quantile(tau), PRIOR)
+    target = make_target(model, (np.ones((n, 1)), y), np.ones((1, n)), 1)
+    target = target.recentre(jnp.asarray([np.quantile(y, tau)], float))
+    spread = np.sqrt(tau * (1 - tau) / n) / 0.1031
+    theta = np.float32(target.reference[0]) + np.linspace(-2, 2, 9, dtype=np.float32) * np.float32(spread)
+    found = np.asarray(target.row(0).risk(jnp.asarray(theta, float)[None, None]))[0]
+    beyond = theta.astype(float)[:, None] - y
+    exact = np.maximum(-tau * beyond, (1 - tau) * beyond).sum(1)
+    error = found - exact
+    assert (error - error.mean()).std() < 0.01

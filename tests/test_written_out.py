@@ -45,11 +45,19 @@ def test_no_product_is_left_but_a_long_one():
     assert written_out(dot, short, short)(short, short) == LONGEST
 
 
-def test_half_precision_is_as_it_was():
-    """The type that a product is asked for is the type it has."""
-    half = X.astype(jnp.bfloat16)
-    fn = lambda a, b: jax.lax.dot(a, b, preferred_element_type=jnp.float32)
-    assert written_out(fn, half, half)(half, half).dtype == jnp.float32
+@pytest.mark.parametrize(("kind", "wanted"), [(jnp.bfloat16, jnp.float32), (jnp.int8, jnp.int32)])
+def test_a_product_is_computed_as_it_is_asked_for(kind, wanted):
+    """In the type that it is to have: 257 * 257 has more digits than bfloat16, 300 is more than int8 holds."""
+    vector = jnp.asarray([100, 100, 3] if kind == jnp.int8 else [257, 1, 0.5], kind)
+    fn = lambda a, b: jax.lax.dot(a, b, preferred_element_type=wanted)
+    same = written_out(fn, vector, vector)(vector, vector)
+    assert same.dtype == wanted
+    assert same == fn(vector, vector)
+
+
+def test_an_empty_product():
+    fn = lambda theta, x: theta[0] + x[3:] @ theta[3:]
+    assert written_out(fn, THETA, X)(THETA, X) == 0.5
 
 
 def test_risk_of_a_loss_with_a_product():

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from calibayes.counts import Counts
+from calibayes.losses import LinearLoss
 from calibayes.written_out import written_out
 
 _LONG, _SHORT, _FEW = 16, 8, 4
@@ -41,10 +42,14 @@ def weighted_risk(
     counts: Counts,
     n_particles: int,
     finite: bool,
+    along: Float[Array, "K B M"] | tuple[()] = (),
+    slopes_of: Callable[[Any], tuple[Float[Array, "K L"], Float[Array, " L"]]] | None = None,
 ) -> Float[Array, "B M"]:
     """Sum over all observations of `counts * loss`, less the reference's own sum, block by block.
 
-    `losses_of(block)` gives the loss of every particle for each observation of a block, `base` those of the reference.
+    `losses_of(block)` gives the loss of every particle for each observation of a block, `base` those of the reference;
+    `slopes_of(block)` a part of the loss that is linear in `along`, which is summed over a block before it meets a
+    particle, and its constant. Block by block, so that only small numbers are added to small ones.
     Where losses may be infinite, an observation that a row does not hold must not touch it: `0 * inf` is left out.
     """
 
@@ -54,10 +59,36 @@ def weighted_risk(
         terms = [counted[i][:, None] * loss for i, loss in enumerate(losses_of(block))]
         if not finite:
             terms = [jnp.where(counted[i][:, None] != 0, term, 0.0) for i, term in enumerate(terms)]
-        return total + (sum(terms[1:], terms[0]) - (base_block @ counted)[:, None]), None
+        here = sum(terms[1:], terms[0])
+        coefficients = -base_block[None]
+        if slopes_of is not None:
+            slopes, constant = slopes_of(block)
+            coefficients = jnp.concatenate([slopes, (constant - base_block)[None]])
+        sums = coefficients @ counted
+        return total + sum((sums[k][:, None] * along[k] for k in range(len(along))), here + sums[-1][:, None]), None
 
     start = jnp.zeros((counts.n_rows, n_particles), base.dtype)
     return jax.lax.scan(add, start, (blocks, base, counts.blocks))[0]
+
+
+def risk_by_scan(
+    loss: LinearLoss,
+    theta: Float[Array, "K B M"],
+    blocks: tuple[Float[Array, "G L K"], Float[Array, "G L"], Float[Array, "G L"]],
+    base: Float[Array, "G L"],
+    counts: Counts,
+) -> Float[Array, "B M"]:
+    """Of a linear loss, by the fewest operations a particle and observation; y is part of the offset where it can."""
+    bent, tilt = loss.parts()
+    rho = bent
+    if loss.location:
+        x, y, offset = blocks
+        blocks, rho = (x, y, offset - y), lambda beyond, y: bent(beyond, jnp.zeros_like(y))
+    losses_of, size = linear_losses(rho, theta), theta.shape[-1]
+    if tilt is None:
+        return weighted_risk(losses_of, blocks, base, counts, size, loss.finite)
+    slopes_of = lambda block: (tilt * block[0].T, tilt * block[2])
+    return weighted_risk(losses_of, blocks, base, counts, size, loss.finite, theta, slopes_of)
 
 
 def linear_losses(

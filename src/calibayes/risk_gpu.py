@@ -14,7 +14,8 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array, Float, PyTree
 
 from calibayes.counts import Counts, scan_chunks
-from calibayes.risk import linear_losses, weighted_risk
+from calibayes.losses import LinearLoss
+from calibayes.risk import risk_by_scan
 
 _UNROLL = 8
 _AT_ONCE = 2**14
@@ -37,18 +38,17 @@ _KNOWN = """
 
 
 def linear_risk(
-    rho: Callable[..., Array],
+    loss: LinearLoss,
     theta: Float[Array, "K B M"],
     blocks: PyTree[Array],
     base: Float[Array, "G L"],
     counts: Counts,
-    finite: bool,
 ) -> Float[Array, "B M"]:
-    """The weighted risk of a linear loss, by the kernel where there is one for it and by the scan elsewhere."""
-    by_scan = lambda theta: weighted_risk(linear_losses(rho, theta), blocks, base, counts, theta.shape[-1], finite)
-    if not suits(rho, theta):
+    """Of every particle on every row, by the kernel where there is one for it, else by the scan."""
+    by_scan = lambda theta: risk_by_scan(loss, theta, blocks, base, counts)
+    if not suits(loss.rho, theta):
         return by_scan(theta)
-    by_kernel = lambda theta: risk_in_chunks(rho, theta, blocks, base, counts, finite)
+    by_kernel = lambda theta: risk_in_chunks(loss, theta, blocks, base, counts)
     return jax.lax.platform_dependent(theta, cuda=by_kernel, default=by_scan)
 
 
@@ -62,20 +62,15 @@ def suits(rho: Callable[..., Array], theta: Float[Array, "K B M"]) -> bool:
 
 
 def risk_in_chunks(
-    rho: Callable[..., Array],
-    theta: Float[Array, "K B M"],
-    blocks: PyTree[Array],
-    base: Float[Array, "G L"],
-    counts: Counts,
-    finite: bool,
+    loss: LinearLoss, theta: Float[Array, "K B M"], blocks: PyTree[Array], base: Float[Array, "G L"], counts: Counts
 ) -> Float[Array, "B M"]:
-    """The same as `calibayes.risk.weighted_risk`."""
+    """The same as `calibayes.risk.risk_by_scan`."""
     flat = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])
 
     def add(total, chunk):
         data, base, at = chunk
         counted = flat(jax.vmap(counts.block)(at))
-        return total + fused_risk(rho, theta, jax.tree.map(flat, data), flat(base), counted, finite), None
+        return total + fused_risk(loss.rho, theta, jax.tree.map(flat, data), flat(base), counted, loss.finite), None
 
     start = jnp.zeros(theta.shape[1:], theta.dtype)
     return scan_chunks(add, start, (blocks, base, counts.blocks), _AT_ONCE // base.shape[1])[0]

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from calibayes.coordinates import Coordinates
 from calibayes.counts import Counts, Drawn, Poissons, Stored
-from calibayes.devices import ALL, SOME, each, mesh_for, placed, shares, summed
+from calibayes.devices import ALL, OBSERVATIONS, SOME, mesh_for, placed, shares, summed
 from calibayes.losses import LinearLoss
 from calibayes.model import GibbsModel
 from calibayes.particles import Particles, uniform_log_weights
@@ -36,7 +36,7 @@ class Target(eqx.Module):
     counts: Counts
     reference: Float[Array, " K"]
     base: Float[Array, "G L"]
-    """The loss of the reference for every observation; for linear ones, of its bent part."""
+    """The loss of the reference for every observation."""
     coordinates: Coordinates
     mesh: Mesh | None = eqx.field(static=True, default=None)
     """The devices that the observations are shared out to; None if there is one."""
@@ -63,24 +63,19 @@ class Target(eqx.Module):
         """The target of some rows, in this order; a row may come again."""
         return replace(self, counts=self.counts.rows(indices))
 
-    @eqx.filter_jit
     def some(self, key: PRNGKeyArray, n: int) -> "Target":
-        """About n of the observations, one of each stretch of them at random, on the data's row.
+        """About n of the observations, one of each of as many stretches at random, on the data's row.
 
-        On several devices each takes some of its own.
+        The same on any devices, each of which has all of them.
         """
-        n_blocks, length = self.base.shape
-        devices = shares(self.mesh, 1)
-        taken = -(-n // (devices * length)) * length
-        stretch = n_blocks * length // devices // taken
-        at = jnp.arange(taken) * stretch + jax.random.randint(key, (taken,), 0, stretch)
-
-        def pick(leaf: Array) -> Array:
-            return leaf.reshape(-1, *leaf.shape[2:])[at].reshape(-1, length, *leaf.shape[2:])
-
-        there = (jnp.arange(n_blocks * length) < self.counts.n).reshape(self.base.shape).astype(self.base.dtype)
-        data, base, there = each(self.mesh, lambda leaves: jax.tree.map(pick, leaves), (self.data, self.base, there))
-        return replace(self, data=data, base=base, counts=Stored(there.sum(dtype=int), there[:, :, None]))
+        length = self.base.shape[1]
+        taken = -(-n // length) * length
+        edges = np.arange(taken + 1) * int(self.counts.n) // taken
+        inside = np.asarray(jax.random.uniform(key, (taken,)), np.float64)
+        at = edges[:-1] + (inside * np.diff(edges)).astype(np.int64)
+        data, base = _picked(self, jnp.asarray(at))
+        ones = jnp.ones((*base.shape, 1), base.dtype)
+        return replace(self, data=data, base=base, counts=Stored(jnp.asarray(taken), ones), mesh=None)
 
     def risk(self, theta: Float[Array, "K B M"]) -> Float[Array, "B M"]:
         """Risk relative to the reference. Infinite is a density of zero; NaN, a loss that failed."""
@@ -92,7 +87,7 @@ class Target(eqx.Module):
             if self.mesh is not None:
                 theta, counts = theta[:, own], counts.rows(own)
             if isinstance(loss, LinearLoss):
-                return _linear_risk(loss, theta, data, base, counts)
+                return linear_risk(loss, theta, data, base, counts)
             return weighted_risk(generic_losses(loss, theta), data, base, counts, theta.shape[-1], finite=False)
 
         specs = (ALL, SOME, SOME, self.counts.shared())
@@ -136,23 +131,6 @@ class Target(eqx.Module):
         return _recentre(self, reference)
 
 
-def _linear_risk(
-    loss: LinearLoss, theta: Float[Array, "K B M"], data: tuple[Array, Array, Array], base: Array, counts: Counts
-) -> Float[Array, "B M"]:
-    """By the fewest operations a particle and observation: y is part of the offset where it can be, and what is linear
-    in the prediction is summed over observations before it meets a particle.
-    """
-    x, y, offset = data
-    rho: Callable[..., Array] = loss.bent
-    if loss.location:
-        rho, offset = (lambda beyond, y: loss.bent(beyond, jnp.zeros_like(y))), offset - y
-    risk = linear_risk(rho, theta, (x, y, offset), base, counts, loss.finite)
-    if loss.tilt is None:
-        return risk
-    slopes = loss.tilt * counts.sums(x)
-    return risk + sum(slopes[k][:, None] * theta[k] for k in range(len(theta)))
-
-
 def log_density(particles: Particles, eta: Float[Array, " B"]) -> Float[Array, "B M"]:
     r"""$\log\gamma(\theta) = -\eta R(\theta) + \log p(\theta)$; minus infinity where a loss is no number."""
     value = -eta[:, None] * particles.risk + particles.log_prior
@@ -193,6 +171,29 @@ def make_target(model: GibbsModel, data: Any, counts: np.ndarray | Poissons, dim
 
 
 @eqx.filter_jit
+def _picked(target: Target, at: Int[Array, " S"]) -> tuple[PyTree[Array], Float[Array, "G L"]]:
+    """Data and base of some observations; from each device those that it has, and nothing for the others."""
+    n_blocks, length = target.base.shape
+
+    def pick(leaves: PyTree[Array]) -> PyTree[Array]:
+        own = len(jax.tree.leaves(leaves)[0]) * length
+        here = at - (0 if own == n_blocks * length else own * jax.lax.axis_index(OBSERVATIONS))
+        there = (here >= 0) & (here < own)
+
+        def of(leaf: Array) -> Array:
+            found = leaf.reshape(-1, *leaf.shape[2:])[jnp.clip(here, 0, own - 1)]
+            return jnp.where(there.reshape(-1, *(1,) * (found.ndim - 1)), found, 0).reshape(
+                -1, length, *found.shape[1:]
+            )
+
+        return jax.tree.map(of, leaves)
+
+    leaves = (target.data, target.base)
+    picked = summed(target.mesh, pick, (SOME,), leaves)
+    return jax.tree.map(lambda new, leaf: new.astype(leaf.dtype), picked, leaves)
+
+
+@eqx.filter_jit
 def _recentre(target: Target, reference: Float[Array, " K"]) -> Target:
     loss = target.model.loss
     data = target.data
@@ -200,7 +201,7 @@ def _recentre(target: Target, reference: Float[Array, " K"]) -> Target:
         x, y, offset = data
         shift = jnp.tensordot(x, reference - target.reference, 1)
         data = (x, y - shift, offset) if loss.location else (x, y, offset + shift)
-        base = jax.vmap(jax.vmap(loss.bent))(data[2], data[1])
+        base = jax.vmap(jax.vmap(loss.rho))(data[2], data[1])
     else:
         base = jax.vmap(jax.vmap(loss, (None, 0)), (None, 0))(reference, data).astype(float)
     return replace(target, data=data, reference=reference, base=jnp.where(jnp.isfinite(base), base, 0.0))

@@ -33,9 +33,10 @@ def _run(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
         operands, primitive = [value(atom) for atom in equation.invars], equation.primitive
         inner = equation.params.get("jaxpr")
         if _is_short_product(equation, operands):
-            terms = [a * b for a, b in zip(*(list(operand) for operand in operands), strict=True)]
-            total, wanted = sum(terms[1:], terms[0]), equation.params["preferred_element_type"]
-            found = [total if wanted is None else total.astype(wanted)]
+            wanted = equation.params["preferred_element_type"]
+            a, b = operands if wanted is None else (operand.astype(wanted) for operand in operands)
+            terms = [a[k] * b[k] for k in range(len(a))]
+            found = [sum(terms[1:], terms[0])]
         elif primitive.name in ("jit", "pjit") and isinstance(inner, ClosedJaxpr):
             found = _run(inner.jaxpr, inner.consts, operands)
         else:
@@ -50,4 +51,4 @@ def _is_short_product(equation: JaxprEqn, operands: Sequence[Any]) -> bool:
     """Of two vectors."""
     if equation.primitive.name != "dot_general" or equation.params["dimension_numbers"] != (((0,), (0,)), ((), ())):
         return False
-    return all(operand.ndim == 1 and len(operand) <= LONGEST for operand in operands)
+    return all(operand.ndim == 1 and 1 <= len(operand) <= LONGEST for operand in operands)

@@ -18,12 +18,12 @@ MODEL = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=SCALE))
 
 
 def regression(rare=False):
-    """A slope too, or a column that is one for three observations alone, none of them among the few."""
+    """A slope too, or a column that is one for a single observation, which is not among the few."""
     rng = np.random.default_rng(0)
     column = rng.normal(size=N)
     if rare:
         column = np.zeros(N)
-        column[[7, 100, 2000]] = 1
+        column[3107] = 1
     x = np.column_stack([np.ones(N), column])
     return x, x @ [1.0, -2.0] + rng.normal(size=N)
 
@@ -37,33 +37,40 @@ def few_will_do(monkeypatch):
     """The ladder takes few observations where there are more than twice as many; and which ladders there were."""
     ladders, climb = [], pools._to_the_matching_eta
 
-    def counted(key, target, crew, n_particles):
+    def counted(key, target, n_particles):
         ladders.append(int(target.counts.n))
-        return climb(key, target, crew, n_particles)
+        return climb(key, target, n_particles)
 
     monkeypatch.setattr(pools, "enough_observations", lambda dim: FEW)
     monkeypatch.setattr(pools, "_to_the_matching_eta", counted)
     return ladders
 
 
-def test_some_observations_one_of_each_stretch(key):
+@pytest.mark.parametrize("devices", [{}, {"observations": 4}, {"rows": 2, "observations": 2}])
+def test_some_observations_one_of_each_stretch(key, devices):
+    """To the last of them; the same on any devices."""
     x, y = regression()
-    target = target_of(np.column_stack([x[:, 0], np.arange(N)]), y)
+    with cb.mesh(**devices):
+        target = target_of(np.column_stack([x[:, 0], np.arange(N)]), y)
     few = target.some(key, FEW)
-    numbers = np.asarray(few.data[0][..., 1]).reshape(-1)[np.asarray(few.counts.every()[:, 0]) > 0]
+    numbers = np.asarray(few.data[0][..., 1]).reshape(-1)
     assert int(few.counts.n) == len(numbers) == FEW
-    assert (np.diff(numbers) > 0).all()
-    assert (np.diff(numbers) < 2 * (N // FEW)).all()
-    # Another key, others; the same, the same.
-    assert (np.asarray(target.some(jax.random.key(9), FEW).data[0]) != np.asarray(few.data[0])).any()
-    np.testing.assert_array_equal(target.some(key, FEW).data[0], few.data[0])
+    edges = np.arange(FEW + 1) * N // FEW
+    assert (edges[:-1] <= numbers).all()
+    assert (numbers < edges[1:]).all()
+    with cb.mesh():
+        alone = target_of(np.column_stack([x[:, 0], np.arange(N)]), y)
+    np.testing.assert_array_equal(alone.some(key, FEW).data[0], few.data[0])
+    assert (np.asarray(alone.some(jax.random.key(9), FEW).data[0]) != np.asarray(few.data[0])).any()
+    theta = jnp.asarray(np.random.default_rng(1).normal(size=(2, 1, 5)), float)
+    np.testing.assert_allclose(alone.some(key, FEW).risk(theta), few.risk(theta), rtol=1e-6)
 
 
-def test_what_fills_up_the_last_block_is_not_among_them(key):
-    """All observations are asked for, and more: the 5 that only fill up count nowhere."""
-    target = target_of(*regression())
-    few = target.some(key, target.base.size)
-    assert int(few.counts.n) == N
+def test_all_observations_are_some(key):
+    """None twice, and none of those that only fill up the last block."""
+    x, y = regression()
+    target = make_target(MODEL, (x[:4000], y[:4000]), np.ones((1, 4000)), 2)
+    few = target.some(key, 4000)
     theta = jnp.asarray(np.random.default_rng(1).normal(size=(2, 1, 5)), float)
     np.testing.assert_allclose(few.risk(theta), target.row(0).risk(theta), rtol=1e-5)
 
@@ -88,6 +95,53 @@ def test_the_pool_is_that_of_all_observations(few_will_do, key, rare):
     pool = make_pool(jax.random.key(2), rough, M)
     assert pool.concerns == []
     assert_posterior(pool, x, y)
+
+
+def test_few_that_tell_nothing_are_no_error(few_will_do, key):
+    """Eight events among all observations, none or one of them among the few."""
+    rng = np.random.default_rng(0)
+    event = np.zeros(N)
+    event[rng.choice(N, 8, replace=False)] = 1
+    loss = lambda t, d: jnp.where(d[0] > 0, 0.5 * jnp.square(d[1] - t[0]), 0.0)
+    model = cb.GibbsModel(loss, cb.priors.Normal(scale=10.0), dim=1)
+    target = make_target(model, (event, rng.normal(size=N)), np.ones((1, N)), 1)
+    rough = rough_draws(key, target, M, None)
+    assert few_will_do == [FEW, N]
+    assert 0.2 < rough.eta < 5
+
+
+def test_a_population_that_found_another_mode_stays_there(key):
+    """Two of twenty at minus what the others found: that they do not agree must not be lost on the way."""
+    rng = np.random.default_rng(3)
+    y = rng.normal(2.0, 1.0, size=N)
+    loss = lambda t, d: 0.5 * jnp.square(jnp.abs(t[0]) - d)
+    target = make_target(cb.GibbsModel(loss, cb.priors.Normal(scale=10.0), dim=1), y, np.ones((1, N)), 1)
+    few, crew = target.some(key, FEW), target.rows(jnp.zeros(CREW, int))
+    theta = np.asarray(few.data).mean() + rng.normal(0, FEW**-0.5, (1, CREW, M))
+    theta[:, :2] *= -1
+    particles = evaluate(few.rows(jnp.zeros(CREW, int)), jnp.asarray(theta, float))
+    carried = onto_all(key, crew, few, particles, 1.0)
+    assert carried is not None
+    means = np.asarray(carried.theta).mean((0, 2))
+    np.testing.assert_allclose(means, np.where(np.arange(CREW) < 2, -1, 1) * y.mean(), atol=6 * N**-0.5)
+
+
+def test_a_calibration_by_way_of_some(few_will_do, tmp_path):
+    """Of a bounded parameter: the closed form's eta, one over the variance, to the error of 100 rows.
+
+    For one interval at 0.95 that is some sqrt(0.05 * 0.95 / 100) / (2 * 1.96 * 0.058 / 2) = 19% of eta: 4 errors.
+    """
+    rng = np.random.default_rng(4)
+    y = rng.normal(3.0, 2.0, size=N)
+    model = cb.GibbsModel(lambda t, d: 0.5 * jnp.square(d - t[0]), cb.priors.Uniform(0.0, 50.0), dim=1)
+    options = {"bootstrap": 100, "sampler": cb.Transport(n_particles=M), "seed": 0, "progress": False}
+    result = cb.calibrate(model, y, checkpoint=str(tmp_path / "run.ckpt"), **options)
+    assert few_will_do == [FEW]
+    assert result.eta == pytest.approx(0.25, rel=0.76)
+    assert abs(result.draws.mean() - y.mean()) < 4.5 * result.draws.std() / len(result.draws) ** 0.5
+    again = cb.calibrate(model, y, checkpoint=str(tmp_path / "run.ckpt"), **options)
+    assert again.eta == result.eta
+    assert few_will_do == [FEW]
 
 
 def test_draws_on_few_are_carried_to_all(key):

@@ -53,7 +53,7 @@ class Cost(NamedTuple):
         return self.passes + self.sums + self.rest
 
 
-def cost(own: Machine, passes: dict[str, Any], n: float, devices: int) -> Cost:
+def cost(own: Machine, passes: dict[str, Any], n: int, devices: int) -> Cost:
     computing = operations(passes["calls"], 1, passes["K"]) * n / (devices * own.operations)
     hops = 2 * math.ceil(math.log2(devices)) if devices > 1 else 0
     sums = 0.0
@@ -98,7 +98,7 @@ def _amount(value: float, unit: str) -> str:
     return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.2g} {unit}"
 
 
-def enough(own: Machine, passes: dict[str, Any], n: float) -> int:
+def enough(own: Machine, passes: dict[str, Any], n: int) -> int:
     """The devices from which half of the devices' time goes into anything but passes."""
     low, high = 1, 10**8
     while high - low > 1:

@@ -35,7 +35,9 @@ def _levels(
     target: Target, pool: Particles, eta: Float[Array, ""], etas: Float[Array, " G"], region: Region
 ) -> Float[Array, "G B"]:
     """Critical levels of the data's centre, from the pool moved and scaled; no risk is evaluated."""
-    few = jax.tree.map(lambda leaf: leaf[..., :_DRAWS], pool)
+    # Neighbours are relatives: from all over.
+    stride = max(1, pool.risk.shape[-1] // _DRAWS)
+    few = jax.tree.map(lambda leaf: leaf[..., ::stride][..., :_DRAWS], pool)
     base = Base.of(few.with_log_weights(normalise(few.log_weights)), eta)
     maps = first_maps(target, base, pool, eta, jnp.ones(()))
     u, _ = base.on_rows(target.n_rows)

@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Key, PRNGKeyArray
 
 from calibayes.functions import as_float
 from calibayes.noise import row_keys
-from calibayes.particles import Particles, resample
-from calibayes.samplers.maps import Base, Maps, refit, spread, weigh
+from calibayes.particles import Particles, covariance, factor, mean, resample
+from calibayes.samplers.maps import Base, Maps, refit, weigh
 from calibayes.target import Target
 from calibayes.together import jit
 
@@ -32,7 +32,7 @@ def onto_all(key: PRNGKeyArray, crew: Target, few: Target, particles: Particles,
     """Draws on all observations of `crew` from draws on `few` of them, both at `eta`; None if no map will do."""
     share = int(few.counts.n) / int(crew.counts.n)
     base = Base.of(particles, as_float(eta))
-    as_wide = _fitted(crew, base, spread(base, crew, as_float(1.0)), share * eta)
+    as_wide = _fitted(crew, base, _own_maps(particles), share * eta)
     if as_wide is None:
         return None
     maps, wide = as_wide
@@ -48,6 +48,13 @@ def _fitted(crew: Target, base: Base, maps: Maps, eta: float) -> tuple[Maps, Par
             return maps, particles
         maps = refit(base, maps, particles.log_weights)
     return None
+
+
+@jit
+def _own_maps(particles: Particles) -> Maps:
+    """Each population as it is: what one found and others did not must not be lost on the way."""
+    theta, weights = particles.theta, particles.weights
+    return Maps(mean(theta, weights), factor(covariance(theta, weights)))
 
 
 @jit

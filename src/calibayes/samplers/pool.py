@@ -63,14 +63,13 @@ def rough_draws(
     key: PRNGKeyArray, target: Target, n_particles: int, start: tuple[Float[Array, "M K"], float] | None
 ) -> Pilot:
     """For pools of so many, at the matching learning rate, from the prior; or at the user's, from draws there."""
-    climb_key, pick_key, some_key = jax.random.split(key, 3)
+    climb_key, pick_key = jax.random.split(key)
     n_rough = max(n_particles // _ROUGHLY, _FEWEST, _A_PARAMETER * target.dim)
-    crew = _crew(target)
     if start is None:
-        particles, eta = _from_the_prior(climb_key, some_key, target, crew, n_rough)
+        particles, eta = _from_the_prior(climb_key, target, n_rough)
     else:
         draws, eta = start
-        particles = _pick(pick_key, crew, draws, n_rough)
+        particles = _pick(pick_key, _crew(target), draws, n_rough)
     target = target.recentre(centre(target, particles))
     return Pilot(target, evaluate(_crew(target), particles.theta), eta)
 
@@ -97,21 +96,25 @@ def make_pool(key: PRNGKeyArray, rough: Pilot, n_particles: int) -> Pool:
     return pool
 
 
-def _from_the_prior(
-    key: PRNGKeyArray, some_key: PRNGKeyArray, target: Target, crew: Target, n_particles: int
-) -> tuple[Particles, float]:
-    """At the matching learning rate. Of many observations some first: most of the way they will do."""
+def _from_the_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float]:
+    """At the matching learning rate. Of many observations over some first, if these will do."""
+    climb_key, pick_key, resample_key = jax.random.split(key, 3)
     n_few = enough_observations(target.dim)
     if int(target.counts.n) > 2 * n_few:
-        few = target.some(some_key, n_few)
-        particles, eta = _to_the_matching_eta(key, few, _crew(few), n_particles)
-        on_all = onto_all(some_key, crew, few, particles, eta)
+        few = target.some(pick_key, n_few)
+        try:
+            particles, eta = _to_the_matching_eta(climb_key, few, n_particles)
+        except RuntimeError:
+            # Nothing to be seen of the few: what there is to see may be rare.
+            return _to_the_matching_eta(climb_key, target, n_particles)
+        crew = _crew(target.recentre(centre(few, particles)))
+        on_all = onto_all(resample_key, crew, few, particles, eta)
         if on_all is not None:
             return on_all, eta
-    return _to_the_matching_eta(key, target, crew, n_particles)
+    return _to_the_matching_eta(climb_key, target, n_particles)
 
 
-def _to_the_matching_eta(key: PRNGKeyArray, target: Target, crew: Target, n_particles: int) -> tuple[Particles, float]:
+def _to_the_matching_eta(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float]:
     """Up from the prior until eta is within a factor of two of the matching value; then to that value.
 
     All populations count as one there: within one, draws that were so recently the same have too little spread.
@@ -119,6 +122,7 @@ def _to_the_matching_eta(key: PRNGKeyArray, target: Target, crew: Target, n_part
     Where the loss is a step function the posterior ends up on one step and no observation moves it any more, and where
     a plane separates two classes the hinge loss soon is zero: then to where the match was best.
     """
+    crew = _crew(target)
     walk_key, walkers = at_the_prior(key, crew, n_particles)
     keys = row_keys(walk_key, CREW)
     eta = _first_eta(walkers.particles)
@@ -164,7 +168,8 @@ def _pick(key: PRNGKeyArray, crew: Target, draws: Float[Array, "M K"], n_particl
 
 @eqx.filter_jit
 def _repeated(particles: Particles, n_particles: int) -> Particles:
-    """Of equal weight, as many as asked for."""
-    again = jnp.arange(n_particles) % particles.risk.shape[-1]
+    """Of equal weight, as many as asked for: each several times, or one of several, neighbours being relatives."""
+    there = particles.risk.shape[-1]
+    again = jnp.arange(n_particles) % there if n_particles >= there else jnp.arange(n_particles) * there // n_particles
     theta, risk, log_prior = particles.theta[:, :, again], particles.risk[:, again], particles.log_prior[:, again]
     return Particles(theta, risk, log_prior, uniform_log_weights(risk.shape))

@@ -197,10 +197,12 @@ class Transport(Sampler):
         particles, unmixed = state.particles, state.unmixed.copy()
         for start in range(0, len(failed), CREW):
             rows = failed[start : start + CREW]
+            # A full crew, whose last come again, so that any number of rows is compiled once.
+            again = jnp.asarray(np.resize(np.arange(len(rows)), CREW))
             some = jnp.asarray(np.resize(rows, CREW))
             key = jax.random.fold_in(jax.random.fold_in(state.key, 2), int(rows[0]))
             sampled, settled = _finish(key, target.rows(some), _some_maps(state.carried.maps, some), state)
-            particles = particles.with_rows(some[: len(rows)], sampled.rows(jnp.arange(len(rows))))
+            particles = particles.with_rows(some, sampled.rows(again))
             unmixed[rows] = ~settled[: len(rows)]
             on_step((start + len(rows)) / len(failed))
         repaired = state.repaired.copy()
