@@ -88,7 +88,7 @@ def test_a_million_observations_in_a_process_of_its_own(printed):
     said = {"seconds": [30.0], "GB": 2.0, "eta": 0.7, "message": "fine"}
     answers.append((f"noise\n{json.dumps(said)}\n", ""))
     found = large.measure(TINY)
-    assert asked[0][2:] == ["20000", "10", "6", "2", "1"]
+    assert asked[0][2:] == ["20000", "10", "6", "10", "1"]
     assert found.figures["large"] == said | {"N": 20_000}
     assert (found.ratios[0].ours, found.ratios[0].theirs, found.ratios[0].unit) == (2.0, 8.0, "GB")
 

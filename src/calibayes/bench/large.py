@@ -33,11 +33,11 @@ print(json.dumps({"seconds": seconds, "GB": int(held[1]) / 1e6, "eta": result.et
 
 
 def measure(sizes: Sizes) -> Measured:
-    """In a process of its own. Few particles on a processor: what they take is time, not memory."""
+    """In a process of its own. Fewer particles on a processor: what they take is time, not memory."""
     found = Measured(quick=sizes.quick)
     on_cpu = jax.default_backend() == "cpu"
     n, dim = (20_000 if sizes.quick else 1_000_000), 10
-    rows, particles = sizes.rows, sizes.particles // 10 if on_cpu else sizes.particles
+    rows, particles = sizes.rows, sizes.particles // 2 if on_cpu else sizes.particles
     times = 1 if on_cpu else 2
     arguments = [str(number) for number in (n, dim, rows, particles, times)]
     out = subprocess.run([sys.executable, "-c", _PROGRAM, *arguments], capture_output=True, text=True, check=True)
