@@ -25,6 +25,8 @@ from calibayes.losses import LinearLoss
 from calibayes.written_out import written_out
 
 _LONG, _SHORT, _FEW = 16, 8, 4
+_CACHED = 3 * 2**20
+"""Numbers that a processor's last cache holds with room to spare: particles, their sums and what is on its way."""
 UNROLLED = 64
 """Up to this many parameters predictions are unrolled sums, `CHAIN` terms at a time; beyond, matrix products."""
 CHAIN = 10
@@ -33,6 +35,21 @@ CHAIN = 10
 def block_length(dim: int) -> int:
     """Observations unrolled in one pass over the particles: as many as leave room for the parameters in registers."""
     return _LONG if dim <= _FEW else _SHORT
+
+
+def some_rows_at_a_time(
+    fn: Callable[[Float[Array, "K R M"], Counts], Float[Array, "R M"]], theta: Float[Array, "K B M"], counts: Counts
+) -> Float[Array, "B M"]:
+    """`fn` of all rows; on a processor, of as many at a time as its last cache holds, where it does not hold all."""
+    dim, n_rows, size = theta.shape
+    each = max(1, _CACHED // ((dim + 2) * size))
+    if jax.default_backend() != "cpu" or n_rows <= 2 * each:
+        return fn(theta, counts)
+    times = -(-n_rows // each)
+    # Evenly, and the last come again where they do not go round.
+    rows = jnp.minimum(jnp.arange(times * -(-n_rows // times)), n_rows - 1).reshape(times, -1)
+    found = jax.lax.map(lambda some: fn(theta[:, some], counts.rows(some)), rows)
+    return found.reshape(-1, size)[:n_rows]
 
 
 def weighted_risk(

@@ -17,7 +17,7 @@ from calibayes.devices import ALL, OBSERVATIONS, SOME, mesh_for, placed, shares,
 from calibayes.losses import LinearLoss
 from calibayes.model import GibbsModel
 from calibayes.particles import Particles, uniform_log_weights
-from calibayes.risk import block_length, generic_losses, linear_losses, weighted_risk
+from calibayes.risk import block_length, generic_losses, linear_losses, some_rows_at_a_time, weighted_risk
 from calibayes.risk_gpu import linear_risk
 from calibayes.together import jit
 
@@ -86,6 +86,9 @@ class Target(eqx.Module):
         def on_rows(own, theta, data, base, counts):
             if self.mesh is not None:
                 theta, counts = theta[:, own], counts.rows(own)
+            return some_rows_at_a_time(lambda theta, counts: of_rows(theta, counts, data, base), theta, counts)
+
+        def of_rows(theta, counts, data, base):
             if isinstance(loss, LinearLoss):
                 return linear_risk(loss, theta, data, base, counts)
             return weighted_risk(generic_losses(loss, theta), data, base, counts, theta.shape[-1], finite=False)

@@ -67,7 +67,7 @@ def _one(data: Data, generic: Callable[..., Any], sizes: Sizes, ways: list[Chain
     aim = 0.25 if jax.default_backend() == "cpu" else None
     found.ratios += [
         Ratio(name, "measured peak", seconds, operations / peak, note=counted),
-        *(Ratio(name, "loop by hand (numba)", seconds, theirs) for theirs in others[len(ways) :]),
+        *(Ratio(name, "loop by hand (numba)", seconds, theirs, 0.6) for theirs in others[len(ways) :]),
         Ratio(
             f"fn(theta, datum), {data.shape}, M {sizes.particles:,}", "the same as a linear loss", slow, seconds, aim
         ),

@@ -130,14 +130,18 @@ _AT_ONCE = 20
 
 
 def best_of(calls: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
-    """Shortest of some timings of each, after one to warm up; in turns, so that all meet the same machine.
+    """Shortest of some timings of each; in turns, so that all meet the same machine.
 
+    Each time after one that is not timed: it fills the caches, and lets the threads of whoever came before go to sleep.
     An accelerator is given several at once, as a calibration does, which waits for it only now and then.
     """
     at_once = 1 if jax.default_backend() == "cpu" else _AT_ONCE
-    for call in calls:
+
+    def once(call: Callable[[], Any]) -> float:
         jax.block_until_ready(call())
-    rounds = [[_seconds(partial(_several, call, at_once))[1] for call in calls] for _ in range(repeats)]
+        return _seconds(partial(_several, call, at_once))[1]
+
+    rounds = [[once(call) for call in calls] for _ in range(repeats)]
     return [min(own) / at_once for own in zip(*rounds, strict=True)]
 
 
