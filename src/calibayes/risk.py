@@ -81,7 +81,10 @@ def weighted_risk(
         if slopes_of is not None:
             slopes, constant = slopes_of(block)
             coefficients = jnp.concatenate([slopes, (constant - base_block)[None]])
-        sums = coefficients @ counted
+        # Term by term, so that a row's sum is rounded the same whatever rows are beside it; and once for all particles.
+        sums = jax.lax.optimization_barrier(
+            sum(coefficients[:, i, None] * counted[i][None] for i in range(len(counted)))
+        )
         return total + sum((sums[k][:, None] * along[k] for k in range(len(along))), here + sums[-1][:, None]), None
 
     start = jnp.zeros((counts.n_rows, n_particles), base.dtype)
