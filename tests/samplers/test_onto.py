@@ -110,6 +110,20 @@ def test_few_that_tell_nothing_are_no_error(few_will_do, key):
     assert 0.2 < rough.eta < 5
 
 
+def test_an_error_of_the_machine_is_not_taken_for_one_of_the_few(few_will_do, key, monkeypatch):
+    """Nothing is tried again on all of them."""
+    tried = []
+
+    def fail(key, target, n_particles):
+        tried.append(int(target.counts.n))
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    monkeypatch.setattr(pools, "_to_the_matching_eta", fail)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="out of memory"):
+        rough_draws(key, target_of(*regression()), M, None)
+    assert tried == [FEW]
+
+
 def test_a_population_that_found_another_mode_stays_there(key):
     """Two of twenty at minus what the others found: that they do not agree must not be lost on the way."""
     rng = np.random.default_rng(3)

@@ -104,6 +104,9 @@ def _from_the_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tupl
         few = target.some(pick_key, n_few)
         try:
             particles, eta = _to_the_matching_eta(climb_key, few, n_particles)
+        except jax.errors.JaxRuntimeError:
+            # The machine's, such as no memory left, which is no matter of the few.
+            raise
         except RuntimeError:
             # Nothing to be seen of the few: what there is to see may be rare.
             return _to_the_matching_eta(climb_key, target, n_particles)
