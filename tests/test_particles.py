@@ -31,6 +31,17 @@ def test_ess():
     assert ps.ess(ps.uniform_log_weights((1, 40)))[0] == pytest.approx(40)
 
 
+def test_weights_after_a_step():
+    """As by two functions; none where no particle has any."""
+    step = jnp.asarray([0.5, -0.5, 0.0, 3.0])
+    risk = jnp.asarray(RISK).at[1, 0].set(jnp.nan).at[3].set(jnp.inf)
+    weights, sizes = ps.weights_after(jnp.log(WEIGHTS), risk, step)
+    np.testing.assert_allclose(weights, jnp.exp(ps.reweight(jnp.log(WEIGHTS), risk, step)), rtol=1e-5)
+    np.testing.assert_allclose(sizes, ps.ess_after(jnp.log(WEIGHTS), risk, step), rtol=1e-5)
+    assert (weights[3] == 0).all()
+    assert sizes[3] == 0
+
+
 def test_normalise():
     raw = jnp.array([[0.0, jnp.log(3.0), -jnp.inf], [500.0, 500.0, 501.0], [-jnp.inf] * 3])
     log_weights = ps.normalise(raw)

@@ -1,12 +1,15 @@
 """The weighted risk against sums in float64, loss by loss and at sizes where float32 could go wrong."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 
 import calibayes as cb
+from calibayes import risk
+from calibayes.counts import Poissons
 from calibayes.target import Target, log_density, make_target
 
 PRIOR = cb.priors.Normal(0.5, 10.0)
@@ -94,6 +97,25 @@ def test_row_alone():
     theta = jnp.asarray(particles(3, 4))
     alone = risk_of(target.row(2), theta[:, 2:3])
     np.testing.assert_allclose(alone[0], risk_of(target, theta)[2], rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("at_once", [1, 3, 4])
+def test_some_rows_at_a_time(stored, at_once, monkeypatch):
+    """Eight rows by one, three or four: as all at once, to the last bit."""
+    x, y, counts = problem("quantile", 21, 3, n_rows=7)
+    model = cb.GibbsModel(LOSSES["quantile"][0], PRIOR)
+    target = make_target(model, (x, y), counts if stored else Poissons(jax.random.key(3), 7, 21), 3)
+    theta = jnp.asarray(particles(3, 8))
+    at_first = risk_of(target, theta)
+    rows = []
+    stretch = type(target.counts).stretch
+    monkeypatch.setattr(
+        type(target.counts), "stretch", lambda self, first, n: rows.append(n) or stretch(self, first, n)
+    )
+    monkeypatch.setattr(risk, "_CACHED", at_once * 5 * theta.shape[-1])
+    np.testing.assert_array_equal(eqx.filter_jit(lambda t, theta: t.risk(theta))(target, theta), at_first)
+    assert rows == ([at_once] if at_once < 4 else [])
 
 
 def test_log_density_is_that_of_the_posterior():

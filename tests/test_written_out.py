@@ -45,6 +45,17 @@ def test_no_product_is_left_but_a_long_one():
     assert written_out(dot, short, short)(short, short) == LONGEST
 
 
+def test_no_sum_is_left_but_a_long_one():
+    total = lambda theta: jnp.square(theta).sum()
+    for length in (1, LONGEST, LONGEST + 1):
+        theta = jnp.arange(1.0, length + 1)
+        same = written_out(total, theta)
+        assert ("reduce_sum" in str(jax.make_jaxpr(same)(theta))) == (length > LONGEST)
+        np.testing.assert_allclose(same(theta), total(theta), rtol=1e-6)
+    whole = written_out(lambda theta: jnp.outer(theta, theta).sum(), THETA)
+    np.testing.assert_allclose(whole(THETA), float(THETA.sum()) ** 2, rtol=1e-6)
+
+
 @pytest.mark.parametrize(("kind", "wanted"), [(jnp.bfloat16, jnp.float32), (jnp.int8, jnp.int32)])
 def test_a_product_is_computed_as_it_is_asked_for(kind, wanted):
     """In the type that it is to have: 257 * 257 has more digits than bfloat16, 300 is more than int8 holds."""

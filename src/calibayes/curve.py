@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from calibayes.functions import as_float
-from calibayes.particles import Particles, ess, mean, shift
+from calibayes.particles import Particles, weights_after
 from calibayes.regions import Cloud, Point, Region
 from calibayes.target import Target, log_density
 from calibayes.together import jit
@@ -29,6 +29,8 @@ POINTS = 15
 FEW_POINTS = 7
 """On the grid of a curve that is only searched by."""
 _WIDEST = 0.6
+_AT_ONCE = 2**25
+"""Weights, over learning rates, that are there at the same time."""
 
 PointsOf = Callable[[Particles, np.ndarray], Float[Array, "G K"]]
 """The points to be covered at some learning rates, given particles on the data."""
@@ -180,14 +182,16 @@ def _levels_on_grid(
     points: Float[Array, "G K"],
 ) -> tuple[Float[Array, "G B"], Float[Array, " G"]]:
     """Every row's critical level, and the median effective size, at each learning rate of a grid."""
+    drawn = target.constrained(particles)
 
     def one(at):
         step, eta, point, density = at
-        weighted = shift(particles, step)
-        levels = _levels(target, weighted, eta, region, Point(point, density))
-        return levels, jnp.median(ess(weighted.log_weights))
+        weights, sizes = weights_after(drawn.log_weights, drawn.risk, jnp.full(target.n_rows, step))
+        return _levels(drawn, weights, eta, region, Point(point, density)), jnp.median(sizes)
 
-    return jax.lax.map(one, (steps, etas, points, _densities(target, etas, points)))
+    # One at a time is as fast on a processor, and takes less memory; elsewhere it is so many launches.
+    at_once = None if jax.default_backend() == "cpu" else max(1, _AT_ONCE // particles.risk.size)
+    return jax.lax.map(one, (steps, etas, points, _densities(target, etas, points)), batch_size=at_once)
 
 
 @jit
@@ -196,16 +200,16 @@ def critical_levels(
 ) -> Float[Array, " B"]:
     """The critical level of the point on every row; NaN where no particle has any weight."""
     density = _densities(target, eta[None], point[None])[0]
-    return _levels(target, particles, eta, region, Point(point, density))
+    drawn = target.constrained(particles)
+    return _levels(drawn, drawn.weights, eta, region, Point(point, density))
 
 
 def _levels(
-    target: Target, particles: Particles, eta: Float[Array, ""], region: Region, point: Point
+    drawn: Particles, weights: Float[Array, "B M"], eta: Float[Array, ""], region: Region, point: Point
 ) -> Float[Array, " B"]:
-    drawn = target.constrained(particles)
-    cloud = Cloud(drawn.theta, drawn.weights, log_density(drawn, jnp.full(target.n_rows, eta)))
+    cloud = Cloud(drawn.theta, weights, log_density(drawn, jnp.full(len(weights), eta)))
     levels = region.critical_level(cloud, point)
-    return jnp.where((cloud.weights > 0).any(-1), levels, jnp.nan)
+    return jnp.where((weights > 0).any(-1), levels, jnp.nan)
 
 
 def _densities(target: Target, etas: Float[Array, " G"], points: Float[Array, "G K"]) -> Float[Array, "G B"]:
@@ -225,9 +229,9 @@ def grid_around(particles: Particles, eta: float, n_points: int = POINTS) -> Flo
 @jax.jit
 def _risk_variance(particles: Particles) -> Float[Array, ""]:
     """Variance of the risk over particles, median over rows."""
-    risk = jnp.where(jnp.isfinite(particles.risk), particles.risk, 0.0)[None]
-    centred = risk - mean(risk, particles.weights)[:, :, None]
-    return jnp.median(mean(jnp.square(centred), particles.weights))
+    risk, weights = jnp.where(jnp.isfinite(particles.risk), particles.risk, 0.0), particles.weights
+    centred = risk - (risk * weights).sum(-1)[:, None]
+    return jnp.median((jnp.square(centred) * weights).sum(-1))
 
 
 def _between(ordered: np.ndarray, rank: float) -> float:

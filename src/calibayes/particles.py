@@ -100,15 +100,32 @@ def _unnormalised(log_weights, risk, step):
 
 def ess(log_weights: Float[Array, "... M"]) -> Float[Array, "..."]:
     r"""Effective sample size $(\sum W)^2 / \sum W^2$; weights need not be normalised."""
-    top = jnp.max(log_weights, axis=-1, keepdims=True)
-    scaled = jnp.exp(log_weights - jnp.broadcast_to(jnp.where(jnp.isfinite(top), top, 0.0), log_weights.shape))
-    total, squares = scaled.sum(-1), jnp.square(scaled).sum(-1)
+    return _size(_scaled(log_weights))
+
+
+def _size(weights: Float[Array, "... M"]) -> Float[Array, "..."]:
+    total, squares = weights.sum(-1), jnp.square(weights).sum(-1)
     return jnp.where(squares > 0, jnp.square(total) / jnp.where(squares > 0, squares, 1.0), 0.0)
+
+
+def _scaled(log_weights: Float[Array, "... M"]) -> Float[Array, "... M"]:
+    """Weights of which the largest is one."""
+    top = jnp.max(log_weights, axis=-1, keepdims=True)
+    return jnp.exp(log_weights - jnp.broadcast_to(jnp.where(jnp.isfinite(top), top, 0.0), log_weights.shape))
 
 
 def ess_after(log_weights: Float[Array, "B M"], risk: Float[Array, "B M"], step: Float[Array, " B"]):
     """The effective sample size that moving eta by `step` would leave."""
     return ess(_unnormalised(log_weights, risk, step))
+
+
+def weights_after(
+    log_weights: Float[Array, "B M"], risk: Float[Array, "B M"], step: Float[Array, " B"]
+) -> tuple[Float[Array, "B M"], Float[Array, " B"]]:
+    """The weights that moving eta by `step` would leave, by one exponential each, and their effective size."""
+    scaled = _scaled(_unnormalised(log_weights, risk, step))
+    total = scaled.sum(-1)
+    return scaled / jnp.where(total > 0, total, 1.0)[:, None], _size(scaled)
 
 
 def mean(theta: Float[Array, "K B M"], weights: Float[Array, "B M"]) -> Float[Array, "K B"]:

@@ -24,8 +24,8 @@ from calibayes.counts import Counts
 from calibayes.losses import LinearLoss
 from calibayes.written_out import written_out
 
-_LONG, _SHORT, _FEW = 16, 8, 4
-_CACHED = 3 * 2**20
+_SHORT, _LONG, _FEW = 8, 12, 8
+_CACHED = 5 * 2**19
 """Numbers that a processor's last cache holds with room to spare: particles, their sums and what is on its way."""
 UNROLLED = 64
 """Up to this many parameters predictions are unrolled sums, `CHAIN` terms at a time; beyond, matrix products."""
@@ -33,8 +33,8 @@ CHAIN = 10
 
 
 def block_length(dim: int) -> int:
-    """Observations unrolled in one pass over the particles: as many as leave room for the parameters in registers."""
-    return _LONG if dim <= _FEW else _SHORT
+    """Observations unrolled in one pass over the particles. Many parameters make a pass long to read: more for each."""
+    return _SHORT if dim <= _FEW else _LONG
 
 
 def some_rows_at_a_time(
@@ -46,10 +46,11 @@ def some_rows_at_a_time(
     if jax.default_backend() != "cpu" or n_rows <= 2 * each:
         return fn(theta, counts)
     times = -(-n_rows // each)
-    # Evenly, and the last come again where they do not go round.
-    rows = jnp.minimum(jnp.arange(times * -(-n_rows // times)), n_rows - 1).reshape(times, -1)
-    found = jax.lax.map(lambda some: fn(theta[:, some], counts.rows(some)), rows)
-    return found.reshape(-1, size)[:n_rows]
+    each = -(-n_rows // times)
+    stretch = lambda first: fn(jax.lax.dynamic_slice_in_dim(theta, first, each, 1), counts.stretch(first, each))
+    # The last begins earlier where they do not go round, with rows that were there already.
+    found = jax.lax.map(stretch, jnp.minimum(each * jnp.arange(times), n_rows - each))
+    return jnp.concatenate([found[:-1].reshape(-1, size), found[-1, times * each - n_rows :]])
 
 
 def weighted_risk(

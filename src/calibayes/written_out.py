@@ -1,7 +1,7 @@
-"""A function of one particle with its products of short vectors written out, term by term.
+"""A function of one particle with products and sums of short vectors written out, term by term.
 
-A user's loss says `x @ theta`. For many particles XLA would compute that by itself, go to memory with it and come back
-for the rest; as a sum of products it is part of one fused pass (see `calibayes.risk`).
+A user's loss says `x @ theta`, a prior sums over parameters. For many particles XLA would compute that by itself, go to
+memory with it and come back for the rest; written out it is part of one fused pass (see `calibayes.risk`).
 """
 
 from collections.abc import Callable, Sequence
@@ -35,8 +35,9 @@ def _run(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
         if _is_short_product(equation, operands):
             wanted = equation.params["preferred_element_type"]
             a, b = operands if wanted is None else (operand.astype(wanted) for operand in operands)
-            terms = [a[k] * b[k] for k in range(len(a))]
-            found = [sum(terms[1:], terms[0])]
+            found = [_summed([a[k] * b[k] for k in range(len(a))])]
+        elif _is_short_sum(equation, operands):
+            found = [_summed([operands[0][k] for k in range(len(operands[0]))])]
         elif primitive.name in ("jit", "pjit") and isinstance(inner, ClosedJaxpr):
             found = _run(inner.jaxpr, inner.consts, operands)
         else:
@@ -45,6 +46,14 @@ def _run(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
             found = found if primitive.multiple_results else [found]
         known |= dict(zip(equation.outvars, found, strict=True))
     return [value(atom) for atom in jaxpr.outvars]
+
+
+def _summed(terms: list[Any]) -> Any:
+    return sum(terms[1:], terms[0])
+
+
+def _is_short_sum(equation: JaxprEqn, operands: Sequence[Any]) -> bool:
+    return equation.primitive.name == "reduce_sum" and operands[0].ndim == 1 and 1 <= len(operands[0]) <= LONGEST
 
 
 def _is_short_product(equation: JaxprEqn, operands: Sequence[Any]) -> bool:

@@ -128,15 +128,19 @@ def refit(base: Base, maps: Maps, log_weights: Float[Array, "B M"]) -> Maps:
     u, _ = base.on_rows(n_rows)
     dim = len(u)
     enough = _ENOUGH * dim
+    few = ess(log_weights) < enough
     if enough <= _FEW_PARAMETERS * size:
         step, spread = _moments(u, log_weights, enough)
-    else:
+    elif enough >= size:
         step, spread = _regression(u, log_weights)
-        if enough < size:
-            by_moments = ess(log_weights) >= enough
-            other_step, other_spread = _moments(u, log_weights, enough)
-            step = jnp.where(by_moments[None], other_step, step)
-            spread = jnp.where(by_moments[:, None, None], other_spread, spread)
+    else:
+        moments = _moments(u, log_weights, enough)
+
+        def by_regression_where_few():
+            (step, spread), (other_step, other_spread) = moments, _regression(u, log_weights)
+            return jnp.where(few[None], other_step, step), jnp.where(few[:, None, None], other_spread, spread)
+
+        step, spread = jax.lax.cond(few.any(), by_regression_where_few, lambda: moments)
     moved = maps.centre + (maps.root * step.T[:, None, :]).sum(-1).T
     # A little wider than fits: weights are unbounded where a map's tails are lighter than the row's, and an estimate
     # of the mass there is too low more often than not.
@@ -154,9 +158,9 @@ def _moments(u: Float[Array, "K B M"], log_weights: Float[Array, "B M"], enough:
         even = ess(middle[:, None] * finite) >= enough
         return jnp.where(even, middle, low), jnp.where(even, high, middle)
 
-    zero = jnp.zeros(len(log_weights), u.dtype)
-    flattened, _ = jax.lax.fori_loop(0, _HALVINGS, halve, (zero, zero + 1))
-    power = jnp.where(ess(log_weights) >= enough, 1.0, flattened)
+    few, zero = ess(log_weights) < enough, jnp.zeros(len(log_weights), u.dtype)
+    flattened = lambda: jax.lax.fori_loop(0, _HALVINGS, halve, (zero, zero + 1))[0]
+    power = jnp.where(few, jax.lax.cond(few.any(), flattened, lambda: zero), 1.0)
     weights = normalise(jnp.where(jnp.isfinite(log_weights), power[:, None] * finite, -jnp.inf))
     return mean(u, jnp.exp(weights)), _shrunk(covariance(u, jnp.exp(weights)), 1 / ess(weights))
 

@@ -167,7 +167,9 @@ class Transport(Sampler):
         for _ in range(-(-_ENOUGH_DRAWS // state.particles.risk.shape[-1]) - 1):
             base = base.turned()
             particles, _ = weigh(target, base, state.carried.maps, as_float(state.eta))
-            yield Snapshot(state.data, _choose(jnp.asarray(state.repaired), state.particles, particles))
+            if state.repaired.any():
+                particles = _choose(jnp.asarray(state.repaired), state.particles, particles)
+            yield Snapshot(state.data, particles)
 
     def reach(self, state: TransportState, eta: float) -> Reach:
         return Reach(
