@@ -66,6 +66,12 @@ def test_a_product_is_computed_as_it_is_asked_for(kind, wanted):
     assert same == fn(vector, vector)
 
 
+def test_a_constant():
+    """Such as the density of a flat prior."""
+    flat = written_out(lambda theta: jnp.zeros(()), THETA)
+    np.testing.assert_array_equal(jax.vmap(flat)(jnp.stack([THETA, THETA])), np.zeros(2))
+
+
 def test_an_empty_product():
     fn = lambda theta, x: theta[0] + x[3:] @ theta[3:]
     assert written_out(fn, THETA, X)(THETA, X) == 0.5

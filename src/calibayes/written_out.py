@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jaxtyping import Array, PyTree
 
@@ -21,7 +22,7 @@ def written_out(fn: Callable[..., Array], *example: PyTree[Array]) -> Callable[.
 
     def call(*args: PyTree[Array]) -> Array:
         (value,) = _run(closed.jaxpr, closed.consts, jax.tree.leaves(args))
-        return value
+        return jnp.asarray(value)
 
     return call
 
