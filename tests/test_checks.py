@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 import calibayes as cb
+from calibayes import checks
 from calibayes.checks import as_key, check_data, check_numbers
 from calibayes.loop import Loop
 
@@ -186,6 +187,17 @@ def test_seeds_are_ints_or_keys():
 def test_redundant_columns_warn(column, message):
     with pytest.warns(cb.CalibrationWarning, match=message):
         check_data(MODEL, (np.column_stack([X, column]), Y), None)
+
+
+def test_redundant_columns_of_many_rows(monkeypatch):
+    """Some rows are looked at first; where these leave doubts, all: warnings are errors here."""
+    monkeypatch.setattr(checks, "_TELLING", N // 4)
+    same = 2 * X[:, 1] - 1
+    for column in (same, np.zeros(N)):
+        with pytest.warns(cb.CalibrationWarning, match="collinear|constant"):
+            check_data(MODEL, (np.column_stack([X, column]), Y), None)
+    # Other than the rest in one row that is not among the first.
+    check_data(MODEL, (np.column_stack([X, same + (np.arange(N) == 1)]), Y), None)
 
 
 @pytest.mark.parametrize("scale", [1e-16, 1e16])

@@ -40,6 +40,11 @@ def test_weights_after_a_step():
     np.testing.assert_allclose(sizes, ps.ess_after(jnp.log(WEIGHTS), risk, step), rtol=1e-5)
     assert (weights[3] == 0).all()
     assert sizes[3] == 0
+    # No weight, and a risk whose product with the step is beyond float32.
+    none = jnp.log(jnp.asarray([[0.5, 0.5, 0.0]]))
+    weights, sizes = ps.weights_after(none, jnp.asarray([[1.0, 1.0, 3e38]]), jnp.asarray([-2.0]))
+    np.testing.assert_allclose(weights, [[0.5, 0.5, 0]])
+    assert sizes == 2
 
 
 def test_normalise():

@@ -9,6 +9,7 @@ from scipy.optimize import minimize
 
 import calibayes as cb
 from calibayes import risk
+from calibayes import target as targets
 from calibayes.counts import Poissons
 from calibayes.target import Target, log_density, make_target
 
@@ -97,6 +98,17 @@ def test_row_alone():
     theta = jnp.asarray(particles(3, 4))
     alone = risk_of(target.row(2), theta[:, 2:3])
     np.testing.assert_allclose(alone[0], risk_of(target, theta)[2], rtol=1e-6, atol=1e-5)
+
+
+def test_the_first_reference_of_many_observations(monkeypatch):
+    """Fitted to every tenth; to all of them, where those know nothing of a parameter."""
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(1000), rng.normal(size=1000)])
+    y = x @ [3.0, -2.0] + rng.normal(size=1000)
+    monkeypatch.setattr(targets, "_TO_BEGIN_WITH", 100)
+    np.testing.assert_allclose(targets.first_reference(x, y), np.linalg.lstsq(x[::10], y[::10])[0], rtol=1e-5)
+    rare = np.column_stack([x, np.arange(1000) == 7])
+    np.testing.assert_allclose(targets.first_reference(rare, y), np.linalg.lstsq(rare, y)[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize("stored", [True, False])

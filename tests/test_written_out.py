@@ -7,7 +7,7 @@ import pytest
 
 import calibayes as cb
 from calibayes.target import make_target
-from calibayes.written_out import LONGEST, written_out
+from calibayes.written_out import LONGEST, LONGEST_SUM, written_out
 
 X, THETA = jnp.asarray([1.0, -2.0, 3.0]), jnp.asarray([0.5, 0.25, -1.0])
 
@@ -47,13 +47,21 @@ def test_no_product_is_left_but_a_long_one():
 
 def test_no_sum_is_left_but_a_long_one():
     total = lambda theta: jnp.square(theta).sum()
-    for length in (1, LONGEST, LONGEST + 1):
+    for length in (1, LONGEST_SUM, LONGEST_SUM + 1):
         theta = jnp.arange(1.0, length + 1)
         same = written_out(total, theta)
-        assert ("reduce_sum" in str(jax.make_jaxpr(same)(theta))) == (length > LONGEST)
+        assert ("reduce_sum" in str(jax.make_jaxpr(same)(theta))) == (length > LONGEST_SUM)
         np.testing.assert_allclose(same(theta), total(theta), rtol=1e-6)
     whole = written_out(lambda theta: jnp.outer(theta, theta).sum(), THETA)
     np.testing.assert_allclose(whole(THETA), float(THETA.sum()) ** 2, rtol=1e-6)
+
+
+def test_a_sum_over_nothing_is_what_it_was():
+    """Over no axis of a vector, and of a number."""
+    none = lambda theta: (jnp.sum(theta, axis=()) * X).sum()
+    np.testing.assert_allclose(written_out(none, THETA)(THETA), THETA @ X, rtol=1e-6)
+    number = lambda theta: theta[0] + jnp.sum(theta[1], axis=())
+    assert written_out(number, THETA)(THETA) == 0.75
 
 
 @pytest.mark.parametrize(("kind", "wanted"), [(jnp.bfloat16, jnp.float32), (jnp.int8, jnp.int32)])

@@ -34,7 +34,7 @@ def check(mutant: Mutant) -> str:
 
 
 def run(path: Path, only: str = "") -> list[dict[str, Any]]:
-    """What became of each, stored one by one; those noticed before in the same sources are not run again.
+    """What became of each, stored one by one; not again those that the same tests noticed before in the same file.
 
     With `only`, those with that in their names are, and no others. Tests that notice one must pass without any.
     """
@@ -61,8 +61,9 @@ def run(path: Path, only: str = "") -> list[dict[str, Any]]:
 
 
 def digest(mutant: Mutant) -> str:
-    """Of the file as it would be."""
-    return sha256(check(mutant).encode()).hexdigest()[:12]
+    """Of the file as it would be, and of the tests that are to notice it."""
+    tests = [(ROOT / "tests" / test).read_text() for test in mutant.tests]
+    return sha256("".join([check(mutant), *tests]).encode()).hexdigest()[:12]
 
 
 def _one(source: Path, mutant: Mutant, text: str) -> dict[str, Any]:

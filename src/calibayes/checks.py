@@ -21,6 +21,7 @@ from calibayes.target import Target, evaluate
 MIN_ROWS = 20
 MIN_DRAWS = 100
 _FAR_OFF = -1e4
+_TELLING = 2**16
 """A risk, relative to the reference's, that leaves too few digits for differences that matter."""
 
 
@@ -182,6 +183,9 @@ def _warn_of_redundant_columns(x: np.ndarray, columns: list[str] | None) -> None
     def name(k: int) -> str:
         return columns[k] if columns else f"column {k}"
 
+    # What some of many rows can tell apart, all of them can.
+    if len(x) > _TELLING and _of_full_rank(x[:: len(x) // _TELLING]):
+        return
     size = np.abs(x).max(0)
     constant = [k for k in range(x.shape[1]) if np.ptp(x[:, k]) == 0]
     zero = [k for k in constant if size[k] == 0]
@@ -191,8 +195,13 @@ def _warn_of_redundant_columns(x: np.ndarray, columns: list[str] | None) -> None
             f"X: {', '.join(map(name, suspects))} is constant. Only the prior can tell its coefficient from the "
             "intercept's; drop it."
         )
-    elif np.linalg.matrix_rank(x / np.where(size > 0, size, 1)) < x.shape[1]:
+    elif not _of_full_rank(x):
         _warn("X: its columns are collinear. Only the prior can tell their coefficients apart; drop a column.")
+
+
+def _of_full_rank(x: np.ndarray) -> bool:
+    size = np.abs(x).max(0)
+    return bool(np.linalg.matrix_rank(x / np.where(size > 0, size, 1)) == x.shape[1])
 
 
 def _warn(message: str) -> None:

@@ -60,7 +60,7 @@ class Counts(eqx.Module):
         """Some rows, in this order; a row may come again."""
 
     def stretch(self, first: Int[Array, ""], n: int) -> "Counts":
-        """So many rows that lie together."""
+        """So many rows that lie together, all of them among these."""
         return self.rows(first + jnp.arange(n))
 
     @abstractmethod

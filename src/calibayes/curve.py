@@ -30,7 +30,7 @@ FEW_POINTS = 7
 """On the grid of a curve that is only searched by."""
 _WIDEST = 0.6
 _AT_ONCE = 2**25
-"""Weights, over learning rates, that are there at the same time."""
+"""Numbers of a parameter and particle each, over learning rates, that may be there at the same time."""
 
 PointsOf = Callable[[Particles, np.ndarray], Float[Array, "G K"]]
 """The points to be covered at some learning rates, given particles on the data."""
@@ -190,7 +190,7 @@ def _levels_on_grid(
         return _levels(drawn, weights, eta, region, Point(point, density)), jnp.median(sizes)
 
     # One at a time is as fast on a processor, and takes less memory; elsewhere it is so many launches.
-    at_once = None if jax.default_backend() == "cpu" else max(1, _AT_ONCE // particles.risk.size)
+    at_once = None if jax.default_backend() == "cpu" else max(1, _AT_ONCE // particles.theta.size)
     return jax.lax.map(one, (steps, etas, points, _densities(target, etas, points)), batch_size=at_once)
 
 

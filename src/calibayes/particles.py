@@ -94,7 +94,8 @@ def shift(particles: Particles, step: Float[Array, ""]) -> Particles:
 
 def _unnormalised(log_weights, risk, step):
     # No weight where the risk is no number, in both directions: going down, minus infinity would be plus.
-    alive = jnp.isfinite(risk)
+    # Nor where there was none: minus infinity less minus infinity is no number.
+    alive = jnp.isfinite(risk) & (log_weights > -jnp.inf)
     return jnp.where(alive, log_weights - step[:, None] * jnp.where(alive, risk, 0.0), -jnp.inf)
 
 

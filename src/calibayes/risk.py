@@ -24,7 +24,7 @@ from calibayes.counts import Counts
 from calibayes.losses import LinearLoss
 from calibayes.written_out import written_out
 
-_SHORT, _LONG, _FEW = 8, 12, 8
+_SHORT, _LONG, _FEW = 8, 16, 4
 _CACHED = 5 * 2**19
 """Numbers that a processor's last cache holds with room to spare: particles, their sums and what is on its way."""
 UNROLLED = 64
@@ -33,8 +33,8 @@ CHAIN = 10
 
 
 def block_length(dim: int) -> int:
-    """Observations unrolled in one pass over the particles. Many parameters make a pass long to read: more for each."""
-    return _SHORT if dim <= _FEW else _LONG
+    """Observations unrolled in one pass over the particles; on a GPU, where a pass is a launch, more if it has room."""
+    return _LONG if dim <= _FEW and jax.default_backend() != "cpu" else _SHORT
 
 
 def some_rows_at_a_time(

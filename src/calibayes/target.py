@@ -22,6 +22,9 @@ from calibayes.risk_gpu import linear_risk
 from calibayes.together import jit
 from calibayes.written_out import written_out
 
+_TO_BEGIN_WITH = 2**16
+"""Observations that a first fit takes of more than twice as many."""
+
 
 class Target(eqx.Module):
     """The density `exp(-eta * risk) * prior` on B rows of counts. Row 0 is the data, counted once each.
@@ -157,8 +160,7 @@ def make_target(model: GibbsModel, data: Any, counts: np.ndarray | Poissons, dim
     if isinstance(model.loss, LinearLoss):
         x, y = data
         if model.loss.location:
-            # As it will be stored, so that what is taken off y is what the reference stands for.
-            reference = np.asarray(jnp.asarray(np.linalg.lstsq(x, y)[0], float), np.float64)
+            reference = first_reference(x, y)
             y = y - x @ reference
         data = (x, y, np.zeros(n))
     mesh = mesh_for(-(-n // length), n, counts.n_rows if isinstance(counts, Poissons) else len(counts))
@@ -173,6 +175,17 @@ def make_target(model: GibbsModel, data: Any, counts: np.ndarray | Poissons, dim
         mesh=mesh,
     )
     return target.recentre(target.reference)
+
+
+def first_reference(x: np.ndarray, y: np.ndarray) -> Float[np.ndarray, " K"]:
+    """The least-squares fit, to some of many observations if these tell all parameters; as it will be stored, so that
+    what is taken off y is what it stands for.
+    """
+    every = max(1, len(y) // _TO_BEGIN_WITH)
+    fit, _, rank, _ = np.linalg.lstsq(x[::every], y[::every])
+    if rank < x.shape[1]:
+        fit = np.linalg.lstsq(x, y)[0]
+    return np.asarray(jnp.asarray(fit, float), np.float64)
 
 
 @eqx.filter_jit

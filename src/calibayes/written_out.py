@@ -14,6 +14,8 @@ from jaxtyping import Array, PyTree
 
 LONGEST = 64
 """Beyond, a product is a product."""
+LONGEST_SUM = 12
+"""Beyond, a sum is a sum: XLA would store its terms."""
 
 
 def written_out(fn: Callable[..., Array], *example: PyTree[Array]) -> Callable[..., Array]:
@@ -54,7 +56,10 @@ def _summed(terms: list[Any]) -> Any:
 
 
 def _is_short_sum(equation: JaxprEqn, operands: Sequence[Any]) -> bool:
-    return equation.primitive.name == "reduce_sum" and operands[0].ndim == 1 and 1 <= len(operands[0]) <= LONGEST
+    """Of one vector."""
+    if equation.primitive.name != "reduce_sum" or equation.params["axes"] != (0,):
+        return False
+    return operands[0].ndim == 1 and 1 <= len(operands[0]) <= LONGEST_SUM
 
 
 def _is_short_product(equation: JaxprEqn, operands: Sequence[Any]) -> bool:

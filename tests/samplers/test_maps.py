@@ -12,7 +12,8 @@ import pytest
 
 import calibayes as cb
 from calibayes.functions import as_float
-from calibayes.particles import Particles
+from calibayes.particles import Particles, ess
+from calibayes.samplers import maps as maps_module
 from calibayes.samplers.maps import Base, Maps, refit, weigh
 from calibayes.samplers.start import CREW
 from calibayes.target import Target, evaluate, make_target
@@ -125,6 +126,22 @@ def test_refit_moves_no_row_by_another(problem):
     np.testing.assert_allclose(among.root[::2], together.root[::2], rtol=1e-4, atol=1e-6)
     assert np.isfinite(among.centre).all()
     assert np.isfinite(among.root).all()
+
+
+def test_a_row_is_fitted_by_moments_if_enough_of_its_particles_count():
+    """And by regression if not, beside the others: 100 of 500 are enough for four parameters."""
+    given = least_squares(4, 60, 500)
+    rng = np.random.default_rng(5)
+    few = np.arange(ROWS) % 3 == 0
+    log_weights = jnp.asarray(np.where(few, 3.0, 0.1)[:, None] * rng.normal(size=(ROWS, 500)), float)
+    np.testing.assert_array_equal(np.asarray(ess(log_weights)) < 100, few)
+    u, _ = given.base.on_rows(ROWS)
+    maps = given.untouched
+    steps = np.where(
+        few[None], maps_module._regression(u, log_weights)[0], maps_module._moments(u, log_weights, 100)[0]
+    )
+    expected = np.asarray(maps.centre) + np.einsum("bkj,jb->kb", maps.root, steps)
+    np.testing.assert_allclose(refit(given.base, maps, log_weights).centre, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_populations_are_dealt_in_turn(problem):

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import calibayes as cb
+from calibayes.functions import as_float
 from calibayes.samplers import pool as pools
-from calibayes.samplers.onto import onto_all
+from calibayes.samplers.maps import Maps
+from calibayes.samplers.onto import _narrowed, onto_all
 from calibayes.samplers.pool import make_pool, rough_draws
 from calibayes.samplers.start import CREW
 from calibayes.target import evaluate, make_target
@@ -95,6 +97,13 @@ def test_the_pool_is_that_of_all_observations(few_will_do, key, rare):
     pool = make_pool(jax.random.key(2), rough, M)
     assert pool.concerns == []
     assert_posterior(pool, x, y)
+
+
+def test_a_share_of_the_variance():
+    maps = Maps(jnp.ones((2, 3)), jnp.asarray(np.tril(np.arange(1.0, 13).reshape(3, 2, 2)), float))
+    narrow = _narrowed(maps, as_float(0.25))
+    np.testing.assert_array_equal(narrow.centre, maps.centre)
+    np.testing.assert_allclose(narrow.root @ narrow.root.mT, 0.25 * maps.root @ maps.root.mT, rtol=1e-6)
 
 
 def test_few_that_tell_nothing_are_no_error(few_will_do, key):
