@@ -21,9 +21,7 @@ def markdown(results: Path = ROOT / "results") -> str:
     """The tables."""
     sections = _inputs(json.loads((results / "inputs.json").read_text()))
     for name, section in SECTIONS.items():
-        stored = results / f"{name}.json"
-        if stored.exists():
-            sections += section(json.loads(stored.read_text()))
+        sections += section(json.loads((results / f"{name}.json").read_text()))
     return "\n\n".join(sections)
 
 
