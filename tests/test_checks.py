@@ -196,8 +196,12 @@ def test_redundant_columns_of_many_rows(monkeypatch):
     for column in (same, np.zeros(N)):
         with pytest.warns(cb.CalibrationWarning, match="collinear|constant"):
             check_data(MODEL, (np.column_stack([X, column]), Y), None)
+    looked_at, of_full_rank = [], checks._of_full_rank
+    monkeypatch.setattr(checks, "_of_full_rank", lambda x: looked_at.append(len(x)) or of_full_rank(x))
     # Other than the rest in one row that is not among the first.
     check_data(MODEL, (np.column_stack([X, same + (np.arange(N) == 1)]), Y), None)
+    check_data(MODEL, (X, Y), None)
+    assert looked_at == [8, N, 8]
 
 
 @pytest.mark.parametrize("scale", [1e-16, 1e16])
