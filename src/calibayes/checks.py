@@ -20,8 +20,8 @@ from calibayes.target import Target, evaluate
 
 MIN_ROWS = 20
 MIN_DRAWS = 100
-_FAR_OFF = -1e4
 _TELLING = 2**16
+_FAR_OFF = -1e4
 """A risk, relative to the reference's, that leaves too few digits for differences that matter."""
 
 

@@ -183,7 +183,7 @@ def first_reference(x: np.ndarray, y: np.ndarray) -> Float[np.ndarray, " K"]:
     """
     every = max(1, len(y) // _TO_BEGIN_WITH)
     fit, _, rank, _ = np.linalg.lstsq(x[::every], y[::every])
-    if rank < x.shape[1]:
+    if every > 1 and rank < x.shape[1]:
         fit = np.linalg.lstsq(x, y)[0]
     return np.asarray(jnp.asarray(fit, float), np.float64)
 

@@ -128,13 +128,12 @@ def refit(base: Base, maps: Maps, log_weights: Float[Array, "B M"]) -> Maps:
     u, _ = base.on_rows(n_rows)
     dim = len(u)
     enough = _ENOUGH * dim
-    few = ess(log_weights) < enough
     if enough <= _FEW_PARAMETERS * size:
         step, spread = _moments(u, log_weights, enough)
     elif enough >= size:
         step, spread = _regression(u, log_weights)
     else:
-        moments = _moments(u, log_weights, enough)
+        few, moments = ess(log_weights) < enough, _moments(u, log_weights, enough)
 
         def by_regression_where_few():
             (step, spread), (other_step, other_spread) = moments, _regression(u, log_weights)
