@@ -38,7 +38,7 @@ def drawn():
 
 @pytest.fixture(scope="module")
 def result():
-    x, y = cb.datasets.median_regression(60, seed=0)
+    x, y = cb.datasets.median_regression(100, seed=0)
     model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
     sampler = cb.Transport(n_particles=200, max_evaluations=1)
     return cb.calibrate(
@@ -350,7 +350,7 @@ def test_diagnostics_of_transport(result):
     np.testing.assert_allclose(
         weighted[:, 1], cb.diagnostics.pareto_k(state.particles.log_weights)[1:][kept], atol=1e-3
     )
-    assert not failing(state.particles.log_weights)[1:][kept].any()
+    assert not failing(state.particles.log_weights, state.carried.ess)[1:][kept].any()
     assert len(sampled) == len(result.repaired_rows) > 0
     # In the grey area, and nowhere else.
     limit = cb.diagnostics.pareto_k_limit(200)

@@ -17,7 +17,7 @@ from calibayes.functions import as_float
 from calibayes.kernels.base import metropolis, random_walk_noise
 from calibayes.noise import row_keys
 from calibayes.samplers.asmc import climb, start_walking, stay
-from calibayes.samplers.maps import Base, first_maps, refit, weigh
+from calibayes.samplers.maps import Base, first_maps, jackknifed, refit, weigh
 from calibayes.samplers.mcmc import _run
 from calibayes.samplers.start import COARSE
 from calibayes.studies.runner import _compilations
@@ -223,7 +223,7 @@ def everything(i):
     moved = stay(keys, target, walkers, COARSE.kernel, jnp.asarray(1), jnp.zeros(20, bool))
     climbed = climb(keys, target, walkers, as_float(0.6 + 0.1 * i), COARSE, 1)
     base = Base.of(particles, eta)
-    maps = first_maps(target, base, particles, eta, as_float(1.0))
+    maps = first_maps(target, base, jackknifed(target, particles, eta), as_float(1.0))
     weighted, sizes = weigh(target, base, maps, eta)
     fitted = refit(base, maps, weighted.log_weights)
     levels = critical_levels(target, particles, eta, cb.regions.Box(), theta[:, 0, 0])

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from calibayes.functions import as_float
+from calibayes.functions import handed
 from calibayes.particles import Particles, weights_after
 from calibayes.regions import Cloud, Point, Region
 from calibayes.target import Target, log_density
@@ -166,7 +166,7 @@ def local_curve(
             etas = grid_around(rows, eta, n_points)
         if data is not last:
             points, last = points_of(data, etas), data
-        at_etas, of_etas = _levels_on_grid(target, rows, as_float(etas - eta), as_float(etas), region, points)
+        at_etas, of_etas = _levels_on_grid(target, rows, handed(etas - eta), handed(etas), region, points)
         levels.append(np.asarray(at_etas)[:, 1:])
         sizes.append(np.asarray(of_etas))
     return Curve(etas, np.mean(levels, axis=0), np.mean(sizes, axis=0), level, groups, levels[0][n_points // 2])

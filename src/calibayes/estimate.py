@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from calibayes.functions import as_float
-from calibayes.particles import Particles, covariance, factor, mean, shift
+from calibayes.functions import handed
+from calibayes.particles import Particles, covariance, factor, mean, shift, weights_after
 from calibayes.target import Target, log_density
 
 ESTIMATES = ("mean", "mode", "minimizer")
@@ -36,7 +36,7 @@ def point_estimate(
         return jnp.asarray(estimate(drawn.theta[:, 0].T, drawn.weights[0]), float)
     if estimate == "mean":
         return _mean(target.constrained(particles))
-    return _optimum(key, target, particles, as_float([eta]), estimate == "minimizer")
+    return _optimum(key, target.row(0), particles, handed([eta]), estimate == "minimizer")
 
 
 def points_along(
@@ -52,16 +52,19 @@ def points_along(
     An optimum is found once, at `eta`: that of the risk does not move, and a mode hardly.
     """
     if estimate == "mean":
-        return _means(target.constrained(particles), as_float(etas - eta))
+        return _means(target.constrained(particles), handed(etas - eta))
     if callable(estimate):
-        return jnp.stack([point_estimate(estimate, key, target, shift(particles, as_float(e - eta)), e) for e in etas])
+        return jnp.stack([point_estimate(estimate, key, target, shift(particles, handed(e - eta)), e) for e in etas])
     point = point_estimate(estimate, key, target, particles, eta)
     return jnp.broadcast_to(point[None], (len(etas), len(point)))
 
 
 @jax.jit
 def _means(particles: Particles, steps: Float[Array, " G"]) -> Float[Array, "G K"]:
-    return jax.lax.map(lambda step: _mean(shift(particles, step)), steps)
+    log_weights, risk = particles.log_weights[0], particles.risk[0]
+    shape = (len(steps), len(risk))
+    weights, _ = weights_after(jnp.broadcast_to(log_weights, shape), jnp.broadcast_to(risk, shape), steps)
+    return jnp.matmul(weights, particles.theta[:, 0].T, precision="highest")
 
 
 @jax.jit

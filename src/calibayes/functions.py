@@ -12,6 +12,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -55,6 +56,11 @@ class Function:
 def as_float(value: Any) -> Float[Array, "..."]:
     """`value` as an array of the default float type, whatever it was."""
     return jnp.asarray(value, dtype=float)
+
+
+def handed(value: Any) -> Any:
+    """The same on the host, to be handed to what is compiled: a transfer and a program fewer than an array there."""
+    return np.asarray(value, jax.dtypes.canonicalize_dtype(float))
 
 
 def static(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,7 +22,7 @@ from calibayes.cluster import agree, lost
 from calibayes.curve import FEW_POINTS, POINTS, Coverage, Curve, critical_levels, local_curve
 from calibayes.estimate import point_estimate, points_along
 from calibayes.found import UNKNOWN_ERROR, Found, concerns_of, standing
-from calibayes.functions import as_float
+from calibayes.functions import as_float, handed
 from calibayes.particles import Particles, pool, quantile, shift
 from calibayes.precision import require_digits, require_resolution
 from calibayes.progress import LiveLine
@@ -166,7 +166,7 @@ class Loop:
                     found.outcome += ", but from particles that had not settled"
                 return found
             if iteration < self.max_iterations:
-                searching = _update(self.search, searching, as_float(float(found.coverage)), as_float(self.level))
+                searching = _update(self.search, searching, handed(float(found.coverage)), handed(self.level))
                 eta = float(searching.eta)
                 live.phase(f"to eta {eta:.4g}")
                 state = self._move(state, eta, live)
@@ -190,7 +190,7 @@ class Loop:
             live.phase("coverage curve")
             answer, near = self._reading(found, search.closeness, rough=True)
             side = _side(answer, eta, self.level, found.coverage)
-            searching = _update(search, searching, as_float(side), as_float(self.level))
+            searching = _update(search, searching, handed(side), handed(self.level))
             # Two etas so close that rough curves disagree between them: the fitted one decides.
             closed = float(searching.high) < np.exp(search.closeness) * float(searching.low)
             if near or closed:
@@ -245,7 +245,7 @@ class Loop:
         """What is found at the quantile of the rows' critical etas."""
         assert found.curve is not None
         covered = int((found.curve.critical_etas() >= eta).sum())
-        particles = shift(found.particles, as_float(eta - found.eta))
+        particles = shift(found.particles, handed(eta - found.eta))
         outcome = f"the {self.level:g} sets cover at {self.level:g}"
         if found.reach.repaired is not None and found.reach.repaired.any():
             n = int(found.reach.repaired.sum())
@@ -273,13 +273,13 @@ class Loop:
             raise _OutOfReachError(f"{short} rows did not reach eta = {eta:.4g} within the sampler's cap on rungs")
         data = self.sampler.data(state)
         point = self.point(data, eta)
-        levels = np.asarray(critical_levels(self.target, state.particles, as_float(eta), self.region, point))[1:]
+        levels = np.asarray(critical_levels(self.target, state.particles, handed(eta), self.region, point))[1:]
         coverage = Coverage(int((levels <= self.level).sum()), len(levels))
         return coverage, point, data, reach, concerns_of(reach, int(np.isnan(levels).sum()))
 
     def point(self, particles: Particles, eta: float) -> Float[Array, " K"]:
         key = jax.random.fold_in(self.key, 1)
-        point = point_estimate(self.estimate, key, self.target.row(0), particles, eta)
+        point = point_estimate(self.estimate, key, self.target, particles, eta)
         if point.shape != (self.target.dim,) or not np.isfinite(point).all():
             raise ValueError(f"estimate must be {self.target.dim} finite numbers; got {np.asarray(point)}.")
         return point
@@ -313,7 +313,7 @@ class Loop:
     def _curve(self, found: Found, snapshots: Any, rough: bool = False) -> Curve:
         def points_of(data: Particles, etas: np.ndarray) -> Float[Array, "G K"]:
             key = jax.random.fold_in(self.key, 1)
-            return points_along(self.estimate, key, self.target.row(0), data, found.eta, etas)
+            return points_along(self.estimate, key, self.target, data, found.eta, etas)
 
         return local_curve(
             self.target,
@@ -359,7 +359,7 @@ class Loop:
             rungs=found.reach.rungs,
             acceptance=found.reach.acceptance,
             seconds=time.perf_counter() - self.began,
-            intervals=np.asarray(_marginal_intervals(drawn, as_float(self.level))),
+            intervals=np.asarray(_marginal_intervals(drawn, handed(self.level))),
         )
 
 

@@ -30,6 +30,8 @@ class LinearLoss(eqx.Module):
     """Whether y is a label, -1 or 1."""
     finite: ClassVar[bool] = True
     """Whether rho is finite wherever the prediction is."""
+    convex: ClassVar[bool] = False
+    """Whether rho is convex in the prediction. Said by the class that defines rho, of this rho alone."""
 
     @abstractmethod
     def rho(self, prediction: Float[Array, "..."], y: Float[Array, ""]) -> Float[Array, "..."]:
@@ -54,6 +56,7 @@ class _Location(LinearLoss):
 class Quantile(_Location):
     """Check loss: the risk of the `tau`-th conditional quantile (paper, section 3.1)."""
 
+    convex: ClassVar[bool] = True
     tau: Float[Array, ""]
 
     def __init__(self, tau: Numbers):
@@ -73,12 +76,16 @@ class Quantile(_Location):
 class Absolute(_Location):
     """Absolute error: the median, on twice the scale of `Quantile(0.5)`."""
 
+    convex: ClassVar[bool] = True
+
     def rho(self, prediction, y):
         return jnp.abs(prediction - y)
 
 
 class Squared(_Location):
     """Half the squared error: the mean; at eta 1 a Gaussian likelihood with unit variance."""
+
+    convex: ClassVar[bool] = True
 
     def rho(self, prediction, y):
         return 0.5 * jnp.square(prediction - y)
@@ -87,6 +94,7 @@ class Squared(_Location):
 class Huber(_Location):
     """Half the squared error up to `delta`, linear beyond: a mean that outliers cannot drag."""
 
+    convex: ClassVar[bool] = True
     delta: Float[Array, ""]
 
     def __init__(self, delta: Numbers = 1.345):
@@ -101,6 +109,7 @@ class Huber(_Location):
 class Expectile(_Location):
     """Asymmetric squared error; `Expectile(0.5)` is `Squared`."""
 
+    convex: ClassVar[bool] = True
     tau: Float[Array, ""]
 
     def __init__(self, tau: Numbers):
@@ -126,12 +135,16 @@ class _Margin(LinearLoss):
 class Hinge(_Margin):
     """Support vector machine, `2 max(0, 1 - y f)`, with the paper's factor 2; y is -1 or 1."""
 
+    convex: ClassVar[bool] = True
+
     def rho(self, prediction, y):
         return 2 * jnp.maximum(0, 1 - y * prediction)
 
 
 class Logistic(_Margin):
     """Logistic regression, `log(1 + exp(-y f))`; y is -1 or 1."""
+
+    convex: ClassVar[bool] = True
 
     def rho(self, prediction, y):
         return jax.nn.softplus(-y * prediction)

@@ -55,6 +55,15 @@ class Particles(eqx.Module):
             self.log_weights.at[indices].set(new.log_weights),
         )
 
+    def picked(self, ancestors: Int[Array, "B n"]) -> "Particles":
+        """Some of every row's particles, of equal weight."""
+        return Particles(
+            jnp.take_along_axis(self.theta, jnp.broadcast_to(ancestors[None], (len(self.theta), *ancestors.shape)), -1),
+            jnp.take_along_axis(self.risk, ancestors, -1),
+            jnp.take_along_axis(self.log_prior, ancestors, -1),
+            uniform_log_weights(ancestors.shape),
+        )
+
     @jax.jit
     def flat(self) -> "Particles":
         """All rows as one, of the same density: several populations as a single one."""
@@ -222,10 +231,9 @@ def _from_order(order: Int[Array, "..."], dtype: Any) -> Float[Array, "..."]:
     return jax.lax.bitcast_convert_type(bits, dtype)
 
 
-def stratified(key: PRNGKeyArray, weights: Float[Array, " M"]) -> Int[Array, " M"]:
-    """Ancestors by stratified resampling (Kitagawa 1996): one uniform in each of M equal strata."""
-    size = weights.shape[0]
-    return _inverse_cdf(weights, jax.random.uniform(key, (size,)))
+def stratified(key: PRNGKeyArray, weights: Float[Array, " M"], n: int | None = None) -> Int[Array, " n"]:
+    """N ancestors, or M, by stratified resampling (Kitagawa 1996): one uniform in each of as many equal strata."""
+    return _inverse_cdf(weights, jax.random.uniform(key, weights.shape if n is None else (n,)))
 
 
 def systematic(key: PRNGKeyArray, weights: Float[Array, " M"]) -> Int[Array, " M"]:
@@ -233,9 +241,9 @@ def systematic(key: PRNGKeyArray, weights: Float[Array, " M"]) -> Int[Array, " M
     return _inverse_cdf(weights, jnp.full_like(weights, jax.random.uniform(key, ())))
 
 
-def _inverse_cdf(weights: Float[Array, " M"], uniforms: Float[Array, " M"]) -> Int[Array, " M"]:
-    size = weights.shape[0]
-    points = (jnp.arange(size, dtype=weights.dtype) + uniforms) / size
+def _inverse_cdf(weights: Float[Array, " M"], uniforms: Float[Array, " n"]) -> Int[Array, " n"]:
+    size, n = weights.shape[0], uniforms.shape[0]
+    points = (jnp.arange(n, dtype=weights.dtype) + uniforms) / n
     # A parallel sum of many weights need not be monotone in floating point: make it so.
     cdf = jax.lax.cummax(jnp.cumsum(weights))
     found = jnp.minimum(jnp.searchsorted(cdf, points * cdf[-1], side="right"), size - 1)
@@ -254,13 +262,7 @@ def resample(
 
     def do() -> Particles:
         ancestors = jax.vmap(RESAMPLING[scheme])(keys, particles.weights)
-        drawn = Particles(
-            jnp.take_along_axis(particles.theta, jnp.broadcast_to(ancestors[None], particles.theta.shape), -1),
-            jnp.take_along_axis(particles.risk, ancestors, -1),
-            jnp.take_along_axis(particles.log_prior, ancestors, -1),
-            uniform_log_weights(particles.risk.shape),
-        )
-        return choose(where, drawn, particles)
+        return choose(where, particles.picked(ancestors), particles)
 
     return jax.lax.cond(where.any(), do, lambda: particles)
 

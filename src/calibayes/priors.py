@@ -6,7 +6,7 @@ parameter. NumPyro's distributions are adapted by `as_prior`. A prior that is ze
 property `bounds`, `(low, high)`; see `calibayes.coordinates`.
 """
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -27,7 +27,10 @@ class Prior(Protocol):
 
 
 class _Independent(eqx.Module):
-    """K independent parameters; a subclass gives the density and the draws of one."""
+    """K independent parameters; a subclass gives the density and the draws of one.
+
+    It says `log_concave` if its density is, on the whole line.
+    """
 
     def __check_init__(self):
         for name, value in self._parameters().items():
@@ -54,6 +57,7 @@ class _Independent(eqx.Module):
 class Normal(_Independent):
     """Independent normal distributions."""
 
+    log_concave: ClassVar[bool] = True
     loc: Float[Array, "..."]
     scale: Float[Array, "..."]
 
@@ -70,6 +74,7 @@ class Normal(_Independent):
 class Laplace(_Independent):
     """Independent Laplace distributions; the paper's SVM prior has `scale = nu * sigma_k`."""
 
+    log_concave: ClassVar[bool] = True
     loc: Float[Array, "..."]
     scale: Float[Array, "..."]
 

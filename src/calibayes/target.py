@@ -125,11 +125,12 @@ class Target(eqx.Module):
             log_prior = log_prior + self.coordinates.log_jacobian(z)
         return Particles(z, self.risk(theta), log_prior, uniform_log_weights(z.shape[1:]))
 
-    @eqx.filter_jit
     def constrained(self, particles: Particles) -> Particles:
         """The particles as parameters, with the parameters' prior density."""
-        if self.coordinates.free:
-            return particles
+        return particles if self.coordinates.free else self._constrained(particles)
+
+    @eqx.filter_jit
+    def _constrained(self, particles: Particles) -> Particles:
         z = particles.theta
         log_prior = particles.log_prior - self.coordinates.log_jacobian(z)
         return Particles(self.coordinates.constrain(z), particles.risk, log_prior, particles.log_weights)

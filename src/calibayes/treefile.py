@@ -32,7 +32,7 @@ from calibayes.samplers.mcmc import MCMCState
 from calibayes.samplers.pool import Pool
 from calibayes.samplers.smc import SMCState
 from calibayes.samplers.start import Pilot
-from calibayes.samplers.transport import Carried, TransportState
+from calibayes.samplers.transport import Carried, Source, TransportState
 from calibayes.target import Target
 
 _MAGIC = b"calibayes checkpoint 2\n"
@@ -50,7 +50,7 @@ class Gone:
 KNOWN: dict[str, type] = {
     f"{kind.__module__}.{kind.__qualname__}": kind
     for kind in (
-        *(Particles, Pilot, Pool, Walkers, SMCState, MCMCState, Base, Maps, Carried, TransportState),
+        *(Particles, Pilot, Pool, Walkers, SMCState, MCMCState, Base, Maps, Carried, Source, TransportState),
         *(crank_nicolson._Adaptation, ram._Adaptation, rwmh._Adaptation),
         *(Reach, Curve, Record, Audit),
     )

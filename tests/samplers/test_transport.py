@@ -54,9 +54,10 @@ def fitted(problem, begun):
 
 @pytest.fixture(scope="module")
 def unfitted(problem, key):
-    """One evaluation only: the jackknife's maps, which fail on the rows that lie far away."""
+    """The jackknife's maps, which fail on the rows that lie far away, with all particles, and nothing repaired."""
     target, start, _ = problem
-    return cb.Transport(n_particles=M, max_evaluations=1).init(key, target, start, start.eta)
+    sampler = cb.Transport(n_particles=M, max_evaluations=1, repair=False)
+    return sampler.mend(target, sampler.init(key, target, start, start.eta), nothing)
 
 
 def sizes(state):
@@ -174,7 +175,7 @@ def test_rows_whose_weights_fail_are_sampled(problem, unfitted):
     rows alone the deviates are held against a normal's, twice 4 to 20 of them, below 4.5.
     """
     target, _, grid = problem
-    failed = failing(unfitted.particles.log_weights)
+    failed = failing(unfitted.particles.log_weights, unfitted.carried.ess)
     assert failed[-4:].all()
     assert 4 <= failed.sum() < 30
     told = []
@@ -217,7 +218,7 @@ def test_a_repair_begins_at_the_learning_rate_it_says(problem, unfitted, monkeyp
 def test_many_rows_to_sample_are_told_of_before(problem, unfitted, monkeypatch):
     """It may take long, and nobody knows while it does."""
     target, _, _ = problem
-    monkeypatch.setattr(transport, "failing", lambda log_weights: np.arange(len(log_weights)) % 2 == 1)
+    monkeypatch.setattr(transport, "failing", lambda log_weights, ess: np.arange(len(log_weights)) % 2 == 1)
 
     def stop(*args):
         raise KeyboardInterrupt
@@ -236,7 +237,7 @@ def test_reach_says_what_happened(problem, unfitted):
     np.testing.assert_allclose(reach.ess, sizes(mended), rtol=1e-5)
     assert not reach.short.any()
     assert reach.invalid == 0
-    assert reach.rungs == 1
+    assert reach.rungs == 2
     assert reach.concerns == ()
 
 

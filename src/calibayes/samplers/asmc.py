@@ -97,7 +97,7 @@ def _rung(keys, target, walkers, eta, ladder) -> Walkers:
     eta_next = jnp.where(step == eta - walkers.eta, eta, walkers.eta + step)
     weighted = particles.with_log_weights(reweight(particles.log_weights, particles.risk, step))
     low = active & (ess(weighted.log_weights) < ladder.resample_below * weighted.risk.shape[-1])
-    resample_keys = _fresh_keys(keys, 0, walkers.moves)
+    resample_keys = fresh_keys(keys, 0, walkers.moves)
     weighted = resample(resample_keys, weighted, low, ladder.resampling)
     ready = replace(
         walkers,
@@ -132,7 +132,7 @@ def next_step(particles: Particles, distance: Float[Array, " B"], ess_target: fl
 
 def move(keys: Key[Array, " B"], target: Target, walkers: Walkers, kernel: Kernel) -> Walkers:
     """One move of the kernel at every row's own learning rate."""
-    move_keys = _fresh_keys(keys, 1, walkers.moves)
+    move_keys = fresh_keys(keys, 1, walkers.moves)
     particles, adaptation, info = kernel.step(
         move_keys, target, walkers.eta, walkers.particles, walkers.adaptation, adapt=True
     )
@@ -171,6 +171,6 @@ def keep_still(still: Bool[Array, " B"], before: Walkers, after: Walkers) -> Wal
     return Walkers(choose(still, before.particles, after.particles), **kept)
 
 
-def _fresh_keys(keys: Key[Array, " B"], stream: int, count: Int[Array, " B"]) -> Key[Array, " B"]:
+def fresh_keys(keys: Key[Array, " B"], stream: int, count: Int[Array, " B"]) -> Key[Array, " B"]:
     """A key for every row that differs with the row's count of moves and between streams."""
     return jax.vmap(lambda key, moves: jax.random.fold_in(jax.random.fold_in(key, stream), moves))(keys, count)

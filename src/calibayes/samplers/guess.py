@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from calibayes.curve import Curve
-from calibayes.functions import as_float
+from calibayes.functions import handed
 from calibayes.particles import Particles, inverse_factor, normalise, transform
 from calibayes.regions import Cloud, Point, Region
-from calibayes.samplers.maps import Base, first_maps
+from calibayes.samplers.maps import Base, first_maps, jackknifed
 from calibayes.samplers.start import Pilot
 from calibayes.target import Target
 from calibayes.together import jit
@@ -25,7 +25,7 @@ _DRAWS = 200
 def first_eta(target: Target, start: Pilot, region: Region, level: float) -> float:
     """Where sets would cover at `level`; the draws' own eta, if that is nowhere near it."""
     etas = start.eta * np.geomspace(1 / _WITHIN, _WITHIN, 9)
-    levels = _levels(target, start.particles, as_float(start.eta), as_float(etas), region)
+    levels = _levels(target, start.particles, handed(start.eta), handed(etas), region)
     guess = Curve(etas, np.asarray(levels)[:, 1:], np.ones(len(etas)), level).eta_hat()
     return guess if etas[0] < guess < etas[-1] else start.eta
 
@@ -39,7 +39,7 @@ def _levels(
     stride = max(1, pool.risk.shape[-1] // _DRAWS)
     few = jax.tree.map(lambda leaf: leaf[..., ::stride][..., :_DRAWS], pool)
     base = Base.of(few.with_log_weights(normalise(few.log_weights)), eta)
-    maps = first_maps(target, base, pool, eta, jnp.ones(()))
+    maps = first_maps(target, base, jackknifed(target, pool, eta), jnp.ones(()))
     u, _ = base.on_rows(target.n_rows)
     weights = jnp.full(u.shape[1:], 1 / u.shape[-1])
     centre = maps.centre[:, :1]

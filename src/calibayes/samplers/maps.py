@@ -19,7 +19,7 @@ and covariance. What counts is how these are had from weights that are far from 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from calibayes.particles import (
     Particles,
@@ -36,7 +36,7 @@ from calibayes.sandwich import influences, shifts
 from calibayes.target import Target, log_density
 from calibayes.together import jit
 
-_ENOUGH = 25
+ENOUGH = 25
 """Effective particles a parameter, for weighted moments to be trusted."""
 _FEW_PARAMETERS = 0.1
 """Moments alone, if that is less than this share of all particles."""
@@ -76,6 +76,16 @@ class Base(eqx.Module):
         """The same, but every row will be dealt the next population."""
         return Base(jnp.roll(self.u, -1, 1), jnp.roll(self.log_density, -1, 0), self.centre, self.root)
 
+    @eqx.filter_jit
+    def few(self, n: int) -> "Base":
+        """The same with n particles of each population, where a search or a fit needs no more."""
+        return Base(self.u[:, :, :n], self.log_density[:, :n], self.centre, self.root)
+
+    def of_rows(self, rows: Int[Array, " R"]) -> "Base":
+        """The populations that some of the rows are dealt, in their order."""
+        dealt = rows % self.u.shape[1]
+        return Base(self.u[:, dealt], self.log_density[dealt], self.centre, self.root)
+
     def on_rows(self, n_rows: int) -> tuple[Float[Array, "K B M"], Float[Array, "B M"]]:
         """A population for every row, dealt out in turn."""
         times = -(-n_rows // self.u.shape[1])
@@ -95,9 +105,14 @@ class Maps(eqx.Module):
 
 
 @jit
-def first_maps(target: Target, base: Base, pool: Particles, eta: Float[Array, ""], ratio: Float[Array, ""]) -> Maps:
-    """The pool's mean moved by the infinitesimal jackknife, its spread scaled to the row's number of observations."""
-    moves = shifts(target, influences(target, pool.flat(), eta[None]))
+def jackknifed(target: Target, pool: Particles, eta: Float[Array, ""]) -> Float[Array, "K B"]:
+    """How far the infinitesimal jackknife moves the pool's mean to be each row's."""
+    return shifts(target, influences(target, pool.flat(), eta[None]))
+
+
+@jit
+def first_maps(target: Target, base: Base, moves: Float[Array, "K B"], ratio: Float[Array, ""]) -> Maps:
+    """The pool's mean moved, its spread scaled to the row's number of observations."""
     maps = spread(base, target, ratio)
     return Maps(maps.centre + moves, maps.root)
 
@@ -127,7 +142,7 @@ def refit(base: Base, maps: Maps, log_weights: Float[Array, "B M"]) -> Maps:
     n_rows, size = log_weights.shape
     u, _ = base.on_rows(n_rows)
     dim = len(u)
-    enough = _ENOUGH * dim
+    enough = ENOUGH * dim
     if enough <= _FEW_PARAMETERS * size:
         step, spread = _moments(u, log_weights, enough)
     elif enough >= size:
@@ -180,7 +195,7 @@ def _regression(u: Float[Array, "K B M"], log_weights: Float[Array, "B M"]):
     value = jnp.maximum(log_weights, top - _LOWEST)
     value = value - value.mean(-1, keepdims=True)
     slope = (u * value[None]).mean(-1)
-    rest = value - (slope[:, :, None] * u).sum(0)
+    rest = value - sum(slope[k][:, None] * u[k] for k in range(dim))
     precision = _shrunk(jnp.eye(dim)[None] - products(u, rest / size), jnp.square(rest).mean(-1) / size)
     values, vectors = jnp.linalg.eigh(jnp.where(jnp.isfinite(precision), precision, jnp.eye(dim)[None]))
     variances = 1 / jnp.clip(values, 1 / _STRETCH, _STRETCH)

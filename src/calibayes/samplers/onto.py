@@ -9,7 +9,7 @@ itself, where the posterior is narrower. A map that fails tells by its weights.
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PRNGKeyArray
 
-from calibayes.functions import as_float
+from calibayes.functions import handed
 from calibayes.noise import row_keys
 from calibayes.particles import Particles, covariance, factor, mean, resample
 from calibayes.samplers.maps import Base, Maps, refit, weigh
@@ -31,19 +31,19 @@ def enough_observations(dim: int) -> int:
 def onto_all(key: PRNGKeyArray, crew: Target, few: Target, particles: Particles, eta: float) -> Particles | None:
     """Draws on all observations of `crew` from draws on `few` of them, both at `eta`; None if no map will do."""
     share = int(few.counts.n) / int(crew.counts.n)
-    base = Base.of(particles, as_float(eta))
+    base = Base.of(particles, handed(eta))
     as_wide = _fitted(crew, base, _own_maps(particles), share * eta)
     if as_wide is None:
         return None
     maps, wide = as_wide
-    narrow = _fitted(crew, base, _narrowed(refit(base, maps, wide.log_weights), as_float(share)), eta)
+    narrow = _fitted(crew, base, _narrowed(refit(base, maps, wide.log_weights), handed(share)), eta)
     return None if narrow is None else _resampled(row_keys(key, crew.n_rows), narrow[1])
 
 
 def _fitted(crew: Target, base: Base, maps: Maps, eta: float) -> tuple[Maps, Particles] | None:
     """Maps to every population's posterior, fitted on until most particles count, and the particles."""
     for _ in range(_FITS):
-        particles, sizes = weigh(crew, base, maps, as_float(eta))
+        particles, sizes = weigh(crew, base, maps, handed(eta))
         if float(sizes.min()) >= _FAIR * particles.risk.shape[-1]:
             return maps, particles
         maps = refit(base, maps, particles.log_weights)

@@ -13,13 +13,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Key, PRNGKeyArray
 
 from calibayes.diagnostics import population_ess, r_hat
-from calibayes.functions import as_float
+from calibayes.functions import handed
 from calibayes.noise import row_keys
 from calibayes.particles import Particles, uniform_log_weights
-from calibayes.samplers.asmc import start_walking
+from calibayes.samplers.asmc import Walkers, start_walking
+from calibayes.samplers.one_mode import NoFitError, climb_by_weights, drawn_by_weights, has_one_mode
 from calibayes.samplers.onto import enough_observations, onto_all
 from calibayes.samplers.start import COARSE, CREW, Pilot, at_the_prior, by_mcmc, centre, climb_to
 from calibayes.sandwich import matching_eta
@@ -76,24 +77,37 @@ def rough_draws(
 
 def moved_draws(key: PRNGKeyArray, rough: Pilot, eta: float) -> Pilot:
     """Rough draws at another learning rate, by ASMC*."""
-    walkers = start_walking(COARSE.kernel, rough.particles, as_float(rough.eta))
-    walkers = climb_to(row_keys(key, CREW), _crew(rough.target), walkers, eta)
+    crew = _crew(rough.target)
+    walkers = start_walking(COARSE.kernel, rough.particles, handed(rough.eta))
+    walkers = _climb(row_keys(key, CREW), crew, walkers, eta)
     return Pilot(rough.target, walkers.particles, eta)
 
 
 def make_pool(key: PRNGKeyArray, rough: Pilot, n_particles: int) -> Pool:
-    """Rough draws, each several times, moved until every population has forgotten them and all agree, or for some
-    rounds.
+    """By weights, where these will do; or rough draws, each several times, moved until every population has forgotten
+    them and all agree, or for some rounds.
     """
-    crew, particles = _crew(rough.target), _repeated(rough.particles, n_particles)
-    for round_key in jax.random.split(key, _ROUNDS):
+    weights_key, *round_keys = jax.random.split(key, 1 + _ROUNDS)
+    crew = _crew(rough.target)
+    if has_one_mode(crew.model):
+        try:
+            keys = row_keys(weights_key, CREW)
+            return _judged(rough, drawn_by_weights(keys, crew, rough.particles, rough.eta, n_particles))
+        except NoFitError:
+            pass
+    particles = _repeated(rough.particles, n_particles)
+    for round_key in round_keys:
         walkers, _ = by_mcmc(round_key, crew, particles, rough.eta, at_least=0)
         particles = walkers.particles
-        values = np.concatenate([particles.theta, particles.risk[None]]).astype(np.float64)
-        pool = Pool(rough.target, particles, rough.eta, float(r_hat(values).max()), float(population_ess(values).min()))
+        pool = _judged(rough, particles)
         if not pool.concerns:
             break
     return pool
+
+
+def _judged(rough: Pilot, particles: Particles) -> Pool:
+    values = np.concatenate([particles.theta, particles.risk[None]]).astype(np.float64)
+    return Pool(rough.target, particles, rough.eta, float(r_hat(values).max()), float(population_ess(values).min()))
 
 
 def _from_the_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float]:
@@ -131,14 +145,14 @@ def _to_the_matching_eta(key: PRNGKeyArray, target: Target, n_particles: int) ->
     eta = _first_eta(walkers.particles)
     best, closest = eta, 0.0
     for _ in range(_MOST_STAGES):
-        walkers = climb_to(keys, crew, walkers, eta)
+        walkers = _climb(keys, crew, walkers, eta)
         matching = float(matching_eta(target, walkers.particles.flat(), walkers.eta[:1]))
         matching = matching if np.isfinite(matching) else np.inf
         match = min(eta / matching, matching / eta)
         if match > closest:
             best, closest = eta, match
         if match > 0.5:
-            return climb_to(keys, crew, walkers, matching).particles, matching
+            return _climb(keys, crew, walkers, matching).particles, matching
         if closest > _SOME_MATCH and eta > _STAGE * best:
             break
         eta = min(matching, _STAGE * eta)
@@ -147,7 +161,7 @@ def _to_the_matching_eta(key: PRNGKeyArray, target: Target, n_particles: int) ->
             f"the posterior does not follow the data, at no learning rate up to {eta:.3g}: does the loss depend on the "
             "parameters? To start from a learning rate of your own, pass eta_init= with draws=."
         )
-    return climb_to(keys, crew, walkers, best).particles, best
+    return _climb(keys, crew, walkers, best).particles, best
 
 
 def _first_eta(particles: Particles) -> float:
@@ -155,6 +169,16 @@ def _first_eta(particles: Particles) -> float:
     risk = np.asarray(particles.risk)
     low, high = np.quantile(risk[np.isfinite(risk)], [0.25, 0.75])
     return float(1 / max(high - low, 1e-6))
+
+
+def _climb(keys: Key[Array, " R"], crew: Target, walkers: Walkers, eta: float) -> Walkers:
+    """All populations at `eta`: by weights, where these will do, or by a ladder."""
+    if has_one_mode(crew.model):
+        try:
+            return climb_by_weights(keys, crew, walkers, eta)
+        except NoFitError:
+            pass
+    return climb_to(keys, crew, walkers, eta)
 
 
 @eqx.filter_jit

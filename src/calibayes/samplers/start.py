@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-from calibayes.functions import as_float
+from calibayes.functions import handed
 from calibayes.kernels import CrankNicolson
 from calibayes.noise import row_keys
 from calibayes.particles import Particles, mean
@@ -71,14 +71,14 @@ def at_the_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[P
             f"the loss is infinite or NaN at all but {alive} of {n_particles} draws of the prior. Choose a prior "
             "nearer to where the loss is finite, or pass draws of the posterior (draws=)."
         )
-    return walk_key, start_walking(COARSE.kernel, particles, as_float(0.0))
+    return walk_key, start_walking(COARSE.kernel, particles, handed(0.0))
 
 
 def climb_to(keys: Key[Array, " B"], target: Target, walkers: Walkers, eta: float) -> Walkers:
     """Every row at `eta`, by coarse rungs."""
     for _ in range(_MOST_RUNGS // _CHUNK):
-        walkers = climb(keys, target, walkers, as_float(eta), COARSE, _CHUNK)
-        if (np.asarray(walkers.eta) == np.asarray(as_float(eta))).all():
+        walkers = climb(keys, target, walkers, handed(eta), COARSE, _CHUNK)
+        if (np.asarray(walkers.eta) == np.asarray(handed(eta))).all():
             return walkers
     raise RuntimeError(
         f"the ladder did not reach eta = {eta:g} in {_MOST_RUNGS} rungs. The prior may be very far from the data: "
@@ -117,7 +117,7 @@ def by_mcmc(
     Crank-Nicolson moves forget the bulk in no time, but only the random walks among them empty a tail that a start
     elsewhere filled: hence `at_least` so many moves, unless the particles were drawn at `eta` already.
     """
-    walkers = start_walking(COARSE.kernel, particles, as_float(eta))
+    walkers = start_walking(COARSE.kernel, particles, handed(eta))
     memory = _Memory.of(walkers, at_least)
     keys = row_keys(key, target.n_rows)
     walkers, memory = _until_settled(keys, target, walkers, memory, max_moves)
@@ -179,7 +179,7 @@ def moved(
 ) -> tuple[Particles, Bool[Array, " B"]]:
     """Weighted particles at `eta`, at another learning rate, by ASMC*; and which rows have settled there."""
     climb_key, mix_key = jax.random.split(key)
-    walkers = start_walking(COARSE.kernel, particles, as_float(eta))
+    walkers = start_walking(COARSE.kernel, particles, handed(eta))
     walkers = climb_to(row_keys(climb_key, target.n_rows), target, walkers, to)
     walkers, settled = by_mcmc(mix_key, target, walkers.particles, to, at_least=0)
     return walkers.particles, settled

@@ -1,8 +1,9 @@
 """The posterior on the data, carried to every row by a map and corrected by weights.
 
 A pool of draws on the data is all that is sampled. Each row's first map is the infinitesimal jackknife's
-(`calibayes.sandwich`), with the pool's own spread: good enough to search by, where most of its weights count. Two or
-three evaluations of the risk fit it (`maps.py`) where the search ends. Rows take the pool's populations in turn, so
+(`calibayes.sandwich`), with the pool's own spread: good enough to search by, where most of its weights count, and with
+a part of the particles. An evaluation or two of the risk of these fit it (`maps.py`) where the search ends, and one of
+all particles follows, or more where that tells that the fit was not good. Rows take the pool's populations in turn, so
 that they do not all share one Monte Carlo error. At another learning rate the maps are made from the pool anew: what
 is found there does not depend on where the search came from.
 
@@ -23,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from calibayes.checks import LongRunWarning
 from calibayes.diagnostics import pareto_k, pareto_k_limit
-from calibayes.functions import as_float
+from calibayes.functions import handed
 from calibayes.given import integer
 from calibayes.noise import row_keys
 from calibayes.particles import Particles, choose, ess
@@ -31,17 +32,23 @@ from calibayes.regions import Region
 from calibayes.samplers.asmc import start_walking
 from calibayes.samplers.base import Reach, Sampler, Snapshot
 from calibayes.samplers.guess import first_eta
-from calibayes.samplers.maps import Base, Maps, first_maps, refit, spread, weigh
+from calibayes.samplers.maps import ENOUGH, Base, Maps, first_maps, jackknifed, refit, spread, weigh
 from calibayes.samplers.pool import Pool, make_pool, moved_draws, rough_draws
 from calibayes.samplers.start import COARSE, CREW, Pilot, by_mcmc, climb_to, from_prior
 from calibayes.target import Target
+from calibayes.together import jit
 
 GOOD = 0.8
 _MOSTLY = 0.95
-"""Maps are fitted well when this share of rows has that share of its particles' effective size."""
+"""Maps are fitted well when this share of rows has that share of its particles' effective size, of those that they
+were fitted to."""
+_OF_ALL = 0.6
+"""And that share of all."""
 _FAIR = 0.4
 """They will do to search by when half of the rows have this one."""
 LOW_ESS = 0.1
+_PART, _FEWEST = 4, 200
+"""One particle in so many is searched by, but not fewer than these, nor than a fit needs."""
 _STEP = 2.5
 """The pool follows eta by powers of this: maps scale it over less than half a step."""
 _BROADER = 4.0
@@ -62,16 +69,23 @@ class Carried(NamedTuple):
     ess: Float[Array, " B"]
 
 
+class Source(NamedTuple):
+    """A pool, and what maps from it to all rows begin with."""
+
+    pool: Pool
+    base: Base
+    moves: Float[Array, "K B"]
+
+
 class TransportState(NamedTuple):
     """Weighted particles on every row, and the pool they come from."""
 
     rough: dict[int, Pilot]
     """The first draws, number 0, and those they were moved to: number s is `_STEP` to the s times its learning rate."""
-    pools: dict[int, Pool]
-    """Those made of them so far."""
-    pool: Pool
+    sources: dict[int, Source]
+    """Pools made of them so far."""
+    source: Source
     eta: float
-    base: Base
     data: Particles
     """The pool at `eta`, as one row."""
     carried: Carried
@@ -84,6 +98,15 @@ class TransportState(NamedTuple):
     @property
     def particles(self) -> Particles:
         return self.carried.particles
+
+    @property
+    def pool(self) -> Pool:
+        return self.source.pool
+
+    @property
+    def base(self) -> Base:
+        """Of the pool, with as many particles as are carried."""
+        return _of_size(self.source.base, self.particles.risk.shape[-1])
 
 
 class Transport(Sampler):
@@ -126,36 +149,64 @@ class Transport(Sampler):
     def move(
         self, target: Target, state: TransportState, eta: float, on_step: Callable[[float], None]
     ) -> TransportState:
-        return self._carry(state.key, target, state.rough, state.pools, eta)
+        return self._carry(state.key, target, state.rough, state.sources, eta)
 
     def _carry(
-        self, key: PRNGKeyArray, target: Target, rough: dict[int, Pilot], pools: dict[int, Pool], eta: float
+        self, key: PRNGKeyArray, target: Target, rough: dict[int, Pilot], sources: dict[int, Source], eta: float
     ) -> TransportState:
-        """The pool on every row at `eta`, by maps that will do to search by."""
+        """Some of the pool on every row at `eta`, by maps that will do to search by."""
         rough, step = _follow(key, rough, eta)
-        if step not in pools:
+        if step not in sources:
             mix_key = jax.random.fold_in(jax.random.fold_in(key, 3), step % 2**32)
-            pools = pools | {step: make_pool(mix_key, rough[step], self.size(target.dim))}
-        pool = pools[step]
-        at, ratio = as_float(eta), as_float(pool.eta / eta)
-        base = Base.of(pool.particles, as_float(pool.eta))
+            pool = make_pool(mix_key, rough[step], self.size(target.dim))
+            base = Base.of(pool.particles, handed(pool.eta))
+            moves = jackknifed(target, pool.particles, handed(pool.eta))
+            sources = sources | {step: Source(pool, base, moves)}
+        source = sources[step]
+        pool, base, moves = source
+        at, ratio = handed(eta), handed(pool.eta / eta)
         crew = target.rows(jnp.zeros(CREW, int))
         data, _ = weigh(crew, base, spread(base, crew, ratio), at)
-        maps = first_maps(target, base, pool.particles, as_float(pool.eta), ratio)
-        first = Carried(maps, *weigh(target, base, maps, at))
+        maps = first_maps(target, base, moves, ratio)
+        size = base.log_density.shape[-1]
+        few = _of_size(base, min(size, max(size // _PART, ENOUGH * target.dim, _FEWEST)))
+        first = Carried(maps, *weigh(target, few, maps, at))
         none = np.zeros(target.n_rows, bool)
-        state = TransportState(rough, pools, pool, eta, base, data.flat(), first, key, 1, False, none, none)
-        return self._fit(target, state, _FAIR, 0.5)
+        state = TransportState(rough, sources, source, eta, data.flat(), first, key, 1, False, none, none)
+        return self._fit(target, state, _FAIR, 0.5, self.max_evaluations)
 
-    def _fit(self, target: Target, state: TransportState, wanted: float, share: float) -> TransportState:
-        """The maps fitted on, until a share of rows has an effective size of so much of its particles."""
-        carried, evaluations = state.carried, state.evaluations
+    def _fit(self, target: Target, state: TransportState, wanted: float, share: float, limit: int) -> TransportState:
+        """The maps fitted on, until a share of rows has an effective size of so much of its particles, or at a limit
+        of evaluations.
+        """
+        carried, evaluations, base = state.carried, state.evaluations, state.base
         wanted = wanted * carried.particles.risk.shape[-1]
-        while evaluations < self.max_evaluations and (np.asarray(carried.ess) >= wanted).mean() < share:
-            maps = refit(state.base, carried.maps, carried.particles.log_weights)
-            carried = _better(Carried(maps, *weigh(target, state.base, maps, as_float(state.eta))), carried)
+        while evaluations < limit and (np.asarray(carried.ess) >= wanted).mean() < share:
+            maps = refit(base, carried.maps, carried.particles.log_weights)
+            carried = _better(Carried(maps, *weigh(target, base, maps, handed(state.eta))), carried)
             evaluations += 1
         return state._replace(carried=carried, evaluations=evaluations)
+
+    def _fitted(self, target: Target, state: TransportState) -> TransportState:
+        """All of the pool on every row, by maps fitted to some of it; and to all, where that is not enough. The
+        rows where few count, or whose weights fail, are fitted on.
+        """
+        once_more = min(state.evaluations + 1, self.max_evaluations)
+        state = self._fit(target, state, GOOD, _MOSTLY, once_more)
+        maps, base = state.carried.maps, state.source.base
+        if state.base is not base:
+            carried = Carried(maps, *weigh(target, base, maps, handed(state.eta)))
+            evaluations = state.evaluations + 1
+            state = state._replace(carried=carried, evaluations=evaluations)
+            state = self._fit(target, state, _OF_ALL, _MOSTLY, evaluations + self.max_evaluations - 1)
+        for _ in range(self.max_evaluations - 1):
+            carried, few = state.carried, np.asarray(state.carried.ess) < _OF_ALL * base.log_density.shape[-1]
+            for rows in _crews(np.flatnonzero(few | failing(carried.particles.log_weights, carried.ess))):
+                carried = _refitted(target, base, carried, jnp.asarray(rows), handed(state.eta))
+            if carried is state.carried:
+                break
+            state = state._replace(carried=carried)
+        return state._replace(fitted=True)
 
     def data(self, state: TransportState) -> Particles:
         return state.data
@@ -166,7 +217,7 @@ class Transport(Sampler):
         base = state.base
         for _ in range(-(-_ENOUGH_DRAWS // state.particles.risk.shape[-1]) - 1):
             base = base.turned()
-            particles, _ = weigh(target, base, state.carried.maps, as_float(state.eta))
+            particles, _ = weigh(target, base, state.carried.maps, handed(state.eta))
             if state.repaired.any():
                 particles = _choose(jnp.asarray(state.repaired), state.particles, particles)
             yield Snapshot(state.data, particles)
@@ -186,8 +237,8 @@ class Transport(Sampler):
     def mend(self, target: Target, state: TransportState, on_step: Callable[[float], None]) -> TransportState:
         """The state with its maps fitted, and the rows sampled whose weights fail even so."""
         if not state.fitted:
-            state = self._fit(target, state, GOOD, _MOSTLY)._replace(fitted=True)
-        failed = np.flatnonzero(failing(state.particles.log_weights) & ~state.repaired)
+            state = self._fitted(target, state)
+        failed = np.flatnonzero(failing(state.particles.log_weights, state.carried.ess) & ~state.repaired)
         if not self.repair or not len(failed):
             return state
         if len(failed) > max(CREW, _MANY_FAIL * target.n_rows):
@@ -197,25 +248,31 @@ class Transport(Sampler):
             )
             warnings.warn(message, LongRunWarning, stacklevel=2)
         particles, unmixed = state.particles, state.unmixed.copy()
-        for start in range(0, len(failed), CREW):
-            rows = failed[start : start + CREW]
-            # A full crew, whose last come again, so that any number of rows is compiled once.
-            again = jnp.asarray(np.resize(np.arange(len(rows)), CREW))
-            some = jnp.asarray(np.resize(rows, CREW))
+        for start, crew in enumerate(_crews(failed)):
+            rows = failed[start * CREW : (start + 1) * CREW]
+            again, some = jnp.asarray(np.resize(np.arange(len(rows)), CREW)), jnp.asarray(crew)
             key = jax.random.fold_in(jax.random.fold_in(state.key, 2), int(rows[0]))
             sampled, settled = _finish(key, target.rows(some), _some_maps(state.carried.maps, some), state)
             particles = particles.with_rows(some, sampled.rows(again))
             unmixed[rows] = ~settled[: len(rows)]
-            on_step((start + len(rows)) / len(failed))
+            on_step((start * CREW + len(rows)) / len(failed))
         repaired = state.repaired.copy()
         repaired[failed] = True
         return state._replace(carried=state.carried._replace(particles=particles), repaired=repaired, unmixed=unmixed)
 
 
-def failing(log_weights: Float[Array, "B M"]) -> Bool[np.ndarray, " B"]:
-    """Rows whose weights are not to be trusted."""
-    size = log_weights.shape[-1]
-    sizes = np.asarray(_ess(log_weights))
+def _of_size(base: Base, n: int) -> Base:
+    return base if n == base.log_density.shape[-1] else base.few(n)
+
+
+def _crews(rows: Int[np.ndarray, " R"]) -> list[Int[np.ndarray, " C"]]:
+    """Rows by full crews, whose last come again, so that any number of rows is compiled once."""
+    return [np.resize(rows[start : start + CREW], CREW) for start in range(0, len(rows), CREW)]
+
+
+def failing(log_weights: Float[Array, "B M"], ess: Float[Array, " B"]) -> Bool[np.ndarray, " B"]:
+    """Rows whose weights, of that effective size, are not to be trusted."""
+    size, sizes = log_weights.shape[-1], np.asarray(ess)
     failed = sizes < LOW_ESS * size
     # Where the weights are all but even, the shape of their tail says nothing.
     doubtful = np.flatnonzero(~failed & (sizes < GOOD * size))
@@ -241,10 +298,9 @@ def _finish(
 ) -> tuple[Particles, Bool[np.ndarray, " R"]]:
     """Particles on some rows by ASMC*, from transported ones spread out and weighted for a fraction of eta."""
     climb_key, mix_key, prior_key = jax.random.split(key, 3)
-    base = Base.of(state.pool.particles, as_float(state.pool.eta))
     eta = state.eta / _BROADER
-    broad, sizes = weigh(target, base, Maps(maps.centre, maps.root * _BROADER**0.5), as_float(eta))
-    walkers = start_walking(COARSE.kernel, broad, as_float(eta))
+    broad, sizes = weigh(target, state.source.base, Maps(maps.centre, maps.root * _BROADER**0.5), handed(eta))
+    walkers = start_walking(COARSE.kernel, broad, handed(eta))
     walkers = climb_to(row_keys(climb_key, CREW), target, walkers, state.eta)
     particles = walkers.particles
     hopeless = np.asarray(sizes) < LOW_ESS * broad.risk.shape[-1]
@@ -267,6 +323,17 @@ def _better(new: Carried, old: Carried) -> Carried:
         choose(where, new.particles, old.particles),
         jnp.where(where, new.ess, old.ess),
     )
+
+
+@jit
+def _refitted(target: Target, base: Base, carried: Carried, rows: Int[Array, " R"], eta: Float[Array, ""]) -> Carried:
+    """Some of the rows fitted once more."""
+    old = Carried(_some_maps(carried.maps, rows), carried.particles.rows(rows), carried.ess[rows])
+    own = base.of_rows(rows)
+    maps = refit(own, old.maps, old.particles.log_weights)
+    new = _better(Carried(maps, *weigh(target.rows(rows), own, maps, eta)), old)
+    maps = Maps(carried.maps.centre.at[:, rows].set(new.maps.centre), carried.maps.root.at[rows].set(new.maps.root))
+    return Carried(maps, carried.particles.with_rows(rows, new.particles), carried.ess.at[rows].set(new.ess))
 
 
 @eqx.filter_jit
