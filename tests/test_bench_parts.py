@@ -159,8 +159,15 @@ def test_peers_pay_for_every_learning_rate(monkeypatch):
     """Six rates tried, each ten seconds and one of warm-up, against one second; the fastest peer has the aim."""
     even = jnp.full((7, 20), -np.log(20))
     theta = jax.random.normal(jax.random.key(0), (2, 7, 20))
-    state = SimpleNamespace(particles=Particles(theta, even, even, even))
-    result = made.result(calibration=SimpleNamespace(found=SimpleNamespace(state=state)))
+    sampler = SimpleNamespace(snapshots=lambda target, state: [(None, state), (None, state)])
+    loop, found = (
+        SimpleNamespace(target=None, sampler=sampler),
+        SimpleNamespace(state=Particles(theta, even, even, even)),
+    )
+    result = made.result(calibration=SimpleNamespace(loop=loop, found=found))
+    one = SimpleNamespace(target=None, sampler=SimpleNamespace(snapshots=lambda target, state: [(None, state)]))
+    half = made.result(calibration=SimpleNamespace(loop=one, found=found))
+    assert peers.transport_size(result) > 1.2 * peers.transport_size(half)
     draw = np.random.default_rng(0).normal
     ours = lambda model, data, **_: replace(result, draws=draw(size=(100, k := data[0].shape[1])), estimate=np.zeros(k))
     monkeypatch.setattr(peers.cb, "calibrate", ours)

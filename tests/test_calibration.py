@@ -70,12 +70,15 @@ def test_the_joint_sets_cover(result):
 
 @pytest.mark.parametrize(("level", "region"), [(0.9, "hpd"), (0.8, cb.regions.Interval(1))], ids=str)
 def test_another_level_or_region_is_that_of_a_calibration_of_its_own(result, level, region):
-    """On the same counts with another seed: they differ by the particles' error alone, half of `eta_se` at most."""
+    """On the same counts with another seed: they differ by the particles' error alone.
+
+    That is 2 to 3.3% for each, over seeds and against the closed form, where `eta_se` is 12%: three errors of both.
+    """
     again = result.at(level, region)
     assert again.converged
     assert again.level == level
     fresh = calibrate(level=level, region=region, bootstrap=result.counts, seed=1)
-    assert abs(again.eta - fresh.eta) < 0.5 * fresh.eta_se
+    assert abs(again.eta - fresh.eta) < fresh.eta_se
     name = region if isinstance(region, str) else region.index
     assert abs(exact_coverage(result.counts, again.eta, name, level) - level) < 2 * MISJUDGED
     # The result that was asked is as it was, and what came of it can be asked in turn.

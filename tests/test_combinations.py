@@ -19,8 +19,8 @@ def result():
 
 def test_closed_form():
     """Squared error, flat prior: on every row the posterior is normal, about its least squares, with a variance of
-    (X'WX)^-1 / eta. So the critical eta of each row is known, and eta is their quantile. Particles miss it by the error
-    of a level from some 3,000 draws a row, averaged over rows about the quantile: 4% covers five of those.
+    (X'WX)^-1 / eta. So the critical eta of each row is known, and eta is their quantile. Particles miss it by
+    2 to 2.7%, over seeds, where it is read off a curve about another eta: 10% is four of those.
     """
     rng = np.random.default_rng(5)
     x = np.column_stack([np.ones(60), rng.normal(size=60)])
@@ -37,7 +37,7 @@ def test_closed_form():
             critical.append((1.95996 / away) ** 2 * (vector @ inverse @ vector))
         low, high = np.sort(critical)[[19, 20]]
         eta = np.sqrt(low * high)
-        assert many.eta[r] == pytest.approx(eta, rel=0.04)
+        assert many.eta[r] == pytest.approx(eta, rel=0.1)
         half = 1.95996 * np.sqrt(vector @ np.linalg.inv(x.T @ x) @ vector / eta)
         np.testing.assert_allclose(many.bounds[r], vector @ centre + [-half, half], atol=0.05 * half)
 

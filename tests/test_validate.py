@@ -81,7 +81,7 @@ def test_known_answer_from_a_curve_that_reaches_far():
     A variance of 2 x 4,000 draws has an error of sqrt(2 / 8000); at the other learning rate it would be off by 0.2.
     """
     y, counts = known.problem(300)
-    options = {"sampler": "transport", "search": cb.Bracket(closeness=0.3), "eta_init": 0.85}
+    options = {"sampler": "transport", "search": cb.Bracket(closeness=0.3), "eta_init": 0.95}
     result = cb.calibrate(known.MODEL, y, bootstrap=counts, seed=1, progress=False, **options)
     assert abs(np.log(result.trace[-1].eta / result.eta)) > 0.15
     assert abs(known.coverage(y, counts, result.eta, "hpd", 0.95) - 0.95) < known.allowed(300, 0.95)

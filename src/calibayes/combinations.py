@@ -27,8 +27,7 @@ def curves(loop: Loop, found: Found, level: float, vectors: Float[np.ndarray, "R
     """The coverage curve of every combination around `found.sampled`; and the particles on the data, pooled."""
     target, eta = loop.target, found.sampled
     etas = grid_around(found.state.particles, eta)
-    key = jax.random.fold_in(loop.key, 1)
-    points = points_along(loop.estimate, key, target.row(0), found.particles, found.eta, etas)
+    points = points_along(loop.estimate, loop.point_key, target, found.particles, found.eta, etas)
     values = np.asarray(points, np.float64) @ vectors.T
 
     def levels_of(rows: Particles, at: np.ndarray) -> np.ndarray:

@@ -112,8 +112,10 @@ def r_hat(populations: Float[np.ndarray | Array, "K G M"]) -> Float[np.ndarray, 
     Populations are not split: the draws of one are exchangeable, and its halves agree whatever is wrong with it. One
     where all draws are equal; infinity where they are in each population, but populations differ.
     """
-    within, between = _variances(populations)
-    n_draws = populations.shape[2]
+    return _r_hat(*_variances(populations), populations.shape[2])
+
+
+def _r_hat(within: Float[np.ndarray, " K"], between: Float[np.ndarray, " K"], n_draws: int) -> Float[np.ndarray, " K"]:
     ratio = np.divide(between, within, out=np.where(between > 0, np.inf, 1 / n_draws), where=within > 0)
     return np.sqrt((n_draws - 1) / n_draws + ratio)
 
@@ -124,8 +126,20 @@ def population_ess(populations: Float[np.ndarray | Array, "K G M"]) -> Float[np.
     As many independent draws as have means that vary like those of the populations, at most G M. From a variance of
     G means, so right to a factor of about 1 +- sqrt(2 / (G - 1)). All G M count where all are equal.
     """
+    return _population_ess(*_variances(populations), *populations.shape[1:])
+
+
+def agreement(populations: Float[np.ndarray | Array, "K G M"]) -> tuple[float, float]:
+    """The largest R-hat of all quantities, and the smallest effective number of draws."""
     within, between = _variances(populations)
     _, n_populations, n_draws = populations.shape
+    sizes = _population_ess(within, between, n_populations, n_draws)
+    return float(_r_hat(within, between, n_draws).max()), float(sizes.min())
+
+
+def _population_ess(
+    within: Float[np.ndarray, " K"], between: Float[np.ndarray, " K"], n_populations: int, n_draws: int
+) -> Float[np.ndarray, " K"]:
     ratio = np.divide(within, between, out=np.full_like(within, np.inf), where=between > 0)
     return n_populations * np.minimum(ratio, n_draws)
 

@@ -46,7 +46,7 @@ def _sampled_afresh(loop: Loop, first: Found, eta: float, live: LiveLine) -> tup
     """SMC's answer, if it stands up itself; it goes on with the trace."""
     live.phase("every row from the prior")
     size = loop.sampler.size(loop.target.dim)
-    # From the prior by the ladder that the pool and the audit came by.
+    # From the prior by the ladder that the audit came by, and the pool where there may be several modes.
     sampler = SMC(
         n_particles=size,
         ess_target=COARSE.ess_target,

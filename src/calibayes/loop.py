@@ -8,6 +8,7 @@ near the level; a bracketing one, and any search's refinement, solves for eta on
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -19,6 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from calibayes.checkpoint import Journal
 from calibayes.cluster import agree, lost
+from calibayes.compiled import compiled
 from calibayes.curve import FEW_POINTS, POINTS, Coverage, Curve, critical_levels, local_curve
 from calibayes.estimate import point_estimate, points_along
 from calibayes.found import UNKNOWN_ERROR, Found, concerns_of, standing
@@ -160,6 +162,7 @@ class Loop:
                 self.best = found
             if self._error(found) < self.tolerance:
                 found = self._mended(found, live)
+            if self._error(found) < self.tolerance:
                 found.converged, found.outcome = True, f"coverage within {self.tolerance:g} of {self.level:g}"
                 if found.reach.unmixed.sum() > 0.25 * (1 - self.level) * found.coverage.n_rows:
                     found.converged = False
@@ -277,9 +280,12 @@ class Loop:
         coverage = Coverage(int((levels <= self.level).sum()), len(levels))
         return coverage, point, data, reach, concerns_of(reach, int(np.isnan(levels).sum()))
 
+    @cached_property
+    def point_key(self) -> PRNGKeyArray:
+        return jax.random.fold_in(self.key, 1)
+
     def point(self, particles: Particles, eta: float) -> Float[Array, " K"]:
-        key = jax.random.fold_in(self.key, 1)
-        point = point_estimate(self.estimate, key, self.target, particles, eta)
+        point = point_estimate(self.estimate, self.point_key, self.target, particles, eta)
         if point.shape != (self.target.dim,) or not np.isfinite(point).all():
             raise ValueError(f"estimate must be {self.target.dim} finite numbers; got {np.asarray(point)}.")
         return point
@@ -312,8 +318,7 @@ class Loop:
 
     def _curve(self, found: Found, snapshots: Any, rough: bool = False) -> Curve:
         def points_of(data: Particles, etas: np.ndarray) -> Float[Array, "G K"]:
-            key = jax.random.fold_in(self.key, 1)
-            return points_along(self.estimate, key, self.target, data, found.eta, etas)
+            return points_along(self.estimate, self.point_key, self.target, data, found.eta, etas)
 
         return local_curve(
             self.target,
@@ -372,7 +377,7 @@ def _side(answer: float, eta: float, level: float, coverage: float) -> float:
     return level if answer >= eta else 0.99 * level
 
 
-_update = eqx.filter_jit(lambda search, state, coverage, level: search.update(state, coverage, level))
+_update = compiled(lambda search, state, coverage, level: search.update(state, coverage, level))
 
 
 class _OutOfReachError(Exception):

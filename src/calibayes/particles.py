@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
+from calibayes.compiled import compiled
+
 UNROLLED = 16
 """Up to this many parameters a product of matrix and particles is unrolled; beyond, it is one of matrices."""
 
@@ -40,12 +42,12 @@ class Particles(eqx.Module):
         at = slice(index, index + 1)
         return Particles(self.theta[:, at], self.risk[at], self.log_prior[at], self.log_weights[at])
 
-    @eqx.filter_jit
+    @compiled
     def rows(self, indices: Int[Array, " R"]) -> "Particles":
         """Some rows, in this order; a row may come again."""
         return Particles(self.theta[:, indices], self.risk[indices], self.log_prior[indices], self.log_weights[indices])
 
-    @eqx.filter_jit
+    @compiled
     def with_rows(self, indices: Int[Array, " R"], new: "Particles") -> "Particles":
         """These particles, but those rows replaced."""
         return Particles(

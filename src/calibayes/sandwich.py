@@ -12,11 +12,11 @@ say. $\Sigma$ goes with $1/\eta$ and $V$ does not change, so that is at
 $$ \eta\,K / \mathrm{tr}(\Sigma^{-1} V). $$
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from calibayes.compiled import compiled
 from calibayes.counts import WIDE, scan_chunks
 from calibayes.devices import SOME, each, summed
 from calibayes.particles import Particles, covariance, factor, inverse_factor, mean
@@ -24,7 +24,7 @@ from calibayes.target import Target
 from calibayes.together import jit
 
 
-@eqx.filter_jit
+@compiled
 def influences(target: Target, particles: Particles, eta: Float[Array, " R"]) -> Float[Array, "K N"]:
     """Of every observation on the data's posterior, given particles of it in R populations, each at its eta.
 

@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from calibayes.compiled import compiled
 from calibayes.coordinates import Coordinates
 from calibayes.counts import Counts, Drawn, Poissons, Stored
 from calibayes.devices import ALL, OBSERVATIONS, SOME, mesh_for, placed, shares, summed
@@ -62,7 +63,7 @@ class Target(eqx.Module):
         """The target of one row alone."""
         return self.rows(jnp.asarray([index]))
 
-    @eqx.filter_jit
+    @compiled
     def rows(self, indices: Int[Array, " R"]) -> "Target":
         """The target of some rows, in this order; a row may come again."""
         return replace(self, counts=self.counts.rows(indices))
@@ -129,7 +130,7 @@ class Target(eqx.Module):
         """The particles as parameters, with the parameters' prior density."""
         return particles if self.coordinates.free else self._constrained(particles)
 
-    @eqx.filter_jit
+    @compiled
     def _constrained(self, particles: Particles) -> Particles:
         z = particles.theta
         log_prior = particles.log_prior - self.coordinates.log_jacobian(z)
@@ -212,7 +213,7 @@ def _picked(target: Target, at: Int[Array, " S"]) -> tuple[PyTree[Array], Float[
     return jax.tree.map(lambda new, leaf: new.astype(leaf.dtype), picked, leaves)
 
 
-@eqx.filter_jit
+@compiled
 def _recentre(target: Target, reference: Float[Array, " K"]) -> Target:
     loss = target.model.loss
     data = target.data

@@ -20,6 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from calibayes.compiled import compiled
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _FULL_ENOUGH = 0.25
@@ -30,8 +32,8 @@ _meeting: ContextVar["_Meeting | None"] = ContextVar("meeting", default=None)
 
 
 def jit(fn: F) -> F:
-    """`equinox.filter_jit`, of a function without keywords; and a place where calls that run side by side meet."""
-    alone, for_all = eqx.filter_jit(fn), _for_all(fn)
+    """`compiled`, of a function without keywords; and a place where calls that run side by side meet."""
+    alone, for_all = compiled(fn), _for_all(fn)
 
     @wraps(fn)
     def call(*args: Any) -> Any:

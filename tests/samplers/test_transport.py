@@ -11,6 +11,7 @@ from calibayes.functions import as_float
 from calibayes.particles import ess
 from calibayes.regions import as_region
 from calibayes.samplers import transport
+from calibayes.samplers.maps import refit, weigh
 from calibayes.samplers.start import CREW
 from calibayes.samplers.transport import failing
 from calibayes.target import make_target
@@ -269,3 +270,51 @@ def test_errors():
     assert cb.Transport().size(2) == 1000
     assert cb.Transport().size(50) == 2000
     assert cb.Transport(n_particles=300).size(50) == 300
+
+
+def test_rows_fitted_on_are_as_if_all_were(problem, unfitted):
+    """From the same populations; and the others are untouched. Some come twice, as in a crew that is not full."""
+    target, _, _ = problem
+    base, eta = unfitted.base, as_float(unfitted.eta)
+    rows = np.resize(np.arange(30, 30 + CREW - 5), CREW)
+    carried = transport._refitted(target, base, unfitted.carried, jnp.asarray(rows), eta)
+    maps = refit(base, unfitted.carried.maps, unfitted.particles.log_weights)
+    whole = transport._better(transport.Carried(maps, *weigh(target, base, maps, eta)), unfitted.carried)
+    chosen = np.isin(np.arange(target.n_rows), rows)
+    expected = np.where(chosen[None, :, None], whole.particles.theta, unfitted.particles.theta)
+    np.testing.assert_allclose(carried.particles.theta, expected, rtol=1e-4, atol=1e-5)
+    sizes = np.where(chosen, whole.ess, unfitted.carried.ess)
+    np.testing.assert_allclose(carried.ess, sizes, rtol=1e-3)
+    np.testing.assert_allclose(
+        carried.maps.centre,
+        np.where(chosen[None], whole.maps.centre, unfitted.carried.maps.centre),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+    assert np.abs(np.asarray(whole.particles.theta - unfitted.particles.theta))[:, chosen].max() > 1e-3
+
+
+def test_some_search_and_all_answer(problem, begun, fitted):
+    """A part of the pool, the first of every population, on the way; all of it at the end."""
+    assert begun.particles.theta.shape[-1] == 200
+    assert fitted.particles.theta.shape[-1] == M
+    np.testing.assert_array_equal(begun.base.u, fitted.base.u[:, :, :200])
+    assert not begun.fitted
+
+
+def test_maps_that_do_badly_are_searched_by_with_all(problem, key, monkeypatch):
+    target, start, _ = problem
+    monkeypatch.setattr(transport, "_FAIR", 2.0)
+    state = cb.Transport(n_particles=M).init(key, target, start, start.eta)
+    assert state.particles.theta.shape[-1] == M
+
+
+@pytest.mark.parametrize("n_rows", [3, CREW + 1])
+def test_few_rows(problem, key, n_rows):
+    """Fewer than a crew, and hardly more."""
+    target, start, grid = problem
+    some = target.rows(jnp.arange(n_rows))
+    sampler = cb.Transport(n_particles=M)
+    state = sampler.mend(some, sampler.init(key, some, start._replace(target=some), start.eta), nothing)
+    assert state.particles.theta.shape == (2, n_rows, M)
+    assert np.abs(deviates(state, grid.some_rows(n_rows - 1))).max() < 4.7

@@ -25,7 +25,7 @@ from calibayes.bench.algorithms import Repeated
 from calibayes.bench.measured import Measured, Ratio, timed
 from calibayes.bench.problems import Data, Sizes, heart_disease, median_regression, rows_of
 from calibayes.diagnostics import multi_ess_of
-from calibayes.particles import ess
+from calibayes.particles import ess, pool
 
 WANTED = 100.0
 """How many times ahead of the fastest peer transport should be."""
@@ -91,12 +91,14 @@ def _one(data: Data, sizes: Sizes, found: Measured) -> None:
 
 
 def transport_size(result: cb.Result) -> float:
-    """Effective size of a row's particles, the median over rows: by their weights or by `multi_ess`, the smaller.
+    """Effective size of the particles that a row's level is read from, of as many populations as are carried there, the
+    median over rows: by their weights or by `multi_ess`, the smaller.
 
     A weighted particle stands in the mean as its deviation times its weight, and those are a chain that `multi_ess`
     takes; its covariance against that of the posterior is what the weights cost.
     """
-    particles = result.calibration.found.state.particles
+    loop, state = result.calibration.loop, result.calibration.found.state
+    particles = pool([on_rows for _, on_rows in loop.sampler.snapshots(loop.target, state)])
     return float(np.median(np.minimum(ess(particles.log_weights), _weighted_multi_ess(particles))[1:]))
 
 

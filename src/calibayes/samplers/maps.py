@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from calibayes.compiled import compiled
 from calibayes.particles import (
     Particles,
     covariance,
@@ -59,7 +60,7 @@ class Base(eqx.Module):
     """Mean and factor of the covariance of all populations together."""
 
     @staticmethod
-    @eqx.filter_jit
+    @compiled
     def of(particles: Particles, eta: Float[Array, ""]) -> "Base":
         theta, weights = particles.theta, particles.weights
         centre, within = mean(theta, weights), covariance(theta, weights)

@@ -5,7 +5,8 @@ heavier than an exponential. So draws of Student's t, whose tails are heavier, h
 
 $$ w = \exp\{-\eta R(\theta)\}\,p(\theta) / t(\theta; \mu, \Sigma), $$
 
-and few of them are lost where $\mu$ and $\Sigma$ are the posterior's own. These are had rung by rung: weights of draws
+and most of them count where $\mu$ and $\Sigma$ are the posterior's own and it is not far from normal, up to some 50
+parameters. These are had rung by rung: weights of draws
 that are there, for an eta at which enough of them still count, give the mean and covariance to draw from next (adaptive
 importance sampling, as in population Monte Carlo: Cappe et al. 2004).
 
@@ -20,7 +21,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from calibayes.functions import handed
-from calibayes.model import GibbsModel
 from calibayes.noise import normals, uniforms
 from calibayes.particles import (
     Particles,
@@ -45,27 +45,36 @@ _LEFT = 0.15
 """A rung leaves this share of the effective size, at least."""
 _STEPS, _APART = 64, 0.35
 """Steps of eta to choose from, each by so much shorter, in logarithms: down to a share of 1e-9 of the way."""
-_FAIR = 0.3
-"""Of draws, the share that must count where they are needed."""
-_POOR = 0.05
+_FAIR = 0.4
+"""Of the draws for a pool, the share that must count."""
+_SOME = 0.1
+"""And of those on the way."""
+_POOR = 0.02
 """A fit after which fewer count has failed."""
-_MOST_RUNGS = 100
+_MOST_RUNGS, _MOST_FITS = 40, 3
+"""To another learning rate; and there."""
+_MOST_PARAMETERS = 50
+"""Half of the draws of a t count where the posterior is normal and has so many; of more, fewer."""
 _OVER = 4
-"""Draws for each one that is kept: so many that hardly one is kept twice."""
+"""Draws for each one that is kept: so many that few are kept twice."""
 
 
 class NoFitError(Exception):
     """The weights say that this is not the way."""
 
 
-def has_one_mode(model: GibbsModel) -> bool:
-    """Whether the posterior is known to be log-concave, at any learning rate."""
-    return _says(model.loss, "convex", "rho") and _says(model.prior, "log_concave", "log_prob")
+def has_one_mode(target: Target) -> bool:
+    """Whether the posterior is known to be log-concave, at any learning rate, and of so few parameters that weights of
+    a t can be even. In other coordinates than the parameters' own nothing is known.
+    """
+    loss, prior = target.model.loss, target.model.prior
+    known = _says(loss, "convex", ("rho", "parts")) and _says(prior, "log_concave", ("log_prob",))
+    return known and target.coordinates.free and target.dim <= _MOST_PARAMETERS
 
 
-def _says(thing: Any, what: str, of: str) -> bool:
-    """Whether the very class that defines `of` says so: a subclass with a function of its own does not inherit it."""
-    defining = next((cls for cls in type(thing).__mro__ if of in vars(cls)), object)
+def _says(thing: Any, what: str, of: tuple[str, ...]) -> bool:
+    """Whether a class says so that is not above one which defines `of`: a function of one's own inherits nothing."""
+    defining = next((cls for cls in type(thing).__mro__ if any(name in vars(cls) for name in of)), object)
     return bool(vars(defining).get(what, False))
 
 
@@ -100,22 +109,23 @@ def _climb(
     everything = n_rows * size
 
     def going_on(carry):
-        rung, _, at, counting = carry
-        arrived = (at == eta) & (counting >= _FAIR * everything)
-        return ~arrived & (counting >= _POOR * everything) & (rung < _MOST_RUNGS)
+        rung, fits, _, at, counting = carry
+        arrived = (at == eta) & (counting >= _SOME * everything)
+        return ~arrived & (counting >= _POOR * everything) & (rung < _MOST_RUNGS) & (fits < _MOST_FITS)
 
-    def climb(carry):
-        rung, particles, at, _ = carry
+    def up(carry):
+        rung, fits, particles, at, _ = carry
         fit, at = _next(particles, at, eta)
         particles = _weighted(fresh_keys(keys, 2, walkers.moves + rung), crew, fit, at, size)
-        return rung + 1, particles, at, ess(particles.log_weights.reshape(-1))
+        return rung + 1, fits + (at == eta).astype(int), particles, at, ess(particles.log_weights.reshape(-1))
 
-    start = (jnp.zeros((), int), walkers.particles, walkers.eta[0], jnp.asarray(everything, float))
-    rungs, particles, at, counting = jax.lax.while_loop(going_on, climb, start)
+    none = jnp.zeros((), int)
+    start = (none, none, walkers.particles, walkers.eta[0], jnp.asarray(everything, float))
+    rungs, _, particles, at, counting = jax.lax.while_loop(going_on, up, start)
     moves = walkers.moves + rungs
     everywhere = jnp.ones(n_rows, bool)
     particles = resample(fresh_keys(keys, 3, moves), _row_by_row(particles), everywhere)
-    there = (at == eta) & (counting >= _FAIR * everything)
+    there = (at == eta) & (counting >= _SOME * everything)
     return replace(walkers, particles=particles, eta=jnp.full(n_rows, eta), moves=moves), there
 
 
@@ -161,7 +171,8 @@ def _drawn(
 ) -> tuple[Particles, Bool[Array, ""]]:
     one = rough.flat()
     many = _weighted(fresh_keys(keys, 0, jnp.zeros(len(keys), int)), crew, _fit(one, one.log_weights), eta, _OVER * n)
-    weights = _row_by_row(many).weights
+    rows = _row_by_row(many)
+    weights = rows.weights
     kept = jax.vmap(stratified, (0, 0, None))(fresh_keys(keys, 1, jnp.zeros(len(keys), int)), weights, n)
-    there = ess(many.log_weights.reshape(-1)) >= _FAIR * weights.size
+    there = ess(rows.log_weights).min() >= _FAIR * weights.shape[-1]
     return many.picked(kept), there

@@ -1,12 +1,16 @@
-"""Draws of the posterior on the data to transport from: independent populations, each from the prior.
+"""Draws of the posterior on the data to transport from: populations that check each other.
 
-They come in two steps. *Rough* draws climb a ladder from the prior to the learning rate where the posterior's spread
-matches the sandwich's (see `calibayes.sandwich`), so that it needs no hint; they are few, and of many observations the
-ladder takes some (`onto.py`). A *pool* is `CREW` populations of all particles asked for, moved where it will be used
-until it has forgotten where it came from. That the populations came from the prior by themselves, without a word
-between them, is what its convergence is judged by: R-hat and the effective size compare their means.
+They come in two steps. *Rough* draws climb from the prior to the learning rate where the posterior's spread matches the
+sandwich's (see `calibayes.sandwich`), so that it needs no hint; they are few, and of many observations they take some
+(`onto.py`). A *pool* is `CREW` populations of all particles asked for, where it will be used.
+
+Where there may be several modes, populations climb a ladder each by itself, and are moved until they have forgotten
+where they came from. That they came without a word between them is what their convergence is judged by: R-hat and the
+effective size compare their means. Where there is one mode (`one_mode.py`) all are drawn from one fit, and weights are
+the judge.
 """
 
+from contextlib import suppress
 from typing import NamedTuple
 
 import equinox as eqx
@@ -15,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PRNGKeyArray
 
-from calibayes.diagnostics import population_ess, r_hat
+from calibayes.compiled import compiled
+from calibayes.diagnostics import agreement
 from calibayes.functions import handed
 from calibayes.noise import row_keys
 from calibayes.particles import Particles, uniform_log_weights
@@ -25,6 +30,7 @@ from calibayes.samplers.onto import enough_observations, onto_all
 from calibayes.samplers.start import COARSE, CREW, Pilot, at_the_prior, by_mcmc, centre, climb_to
 from calibayes.sandwich import matching_eta
 from calibayes.target import Target, evaluate
+from calibayes.together import jit
 
 _STAGE = 16.0
 _MOST_STAGES = 20
@@ -76,11 +82,10 @@ def rough_draws(
 
 
 def moved_draws(key: PRNGKeyArray, rough: Pilot, eta: float) -> Pilot:
-    """Rough draws at another learning rate, by ASMC*."""
-    crew = _crew(rough.target)
+    """Rough draws at another learning rate."""
     walkers = start_walking(COARSE.kernel, rough.particles, handed(rough.eta))
-    walkers = _climb(row_keys(key, CREW), crew, walkers, eta)
-    return Pilot(rough.target, walkers.particles, eta)
+    climb = _Climb(row_keys(key, CREW), _crew(rough.target))
+    return Pilot(rough.target, climb(walkers, eta).particles, eta)
 
 
 def make_pool(key: PRNGKeyArray, rough: Pilot, n_particles: int) -> Pool:
@@ -89,12 +94,12 @@ def make_pool(key: PRNGKeyArray, rough: Pilot, n_particles: int) -> Pool:
     """
     weights_key, *round_keys = jax.random.split(key, 1 + _ROUNDS)
     crew = _crew(rough.target)
-    if has_one_mode(crew.model):
-        try:
-            keys = row_keys(weights_key, CREW)
-            return _judged(rough, drawn_by_weights(keys, crew, rough.particles, rough.eta, n_particles))
-        except NoFitError:
-            pass
+    if has_one_mode(crew):
+        keys = row_keys(weights_key, CREW)
+        with suppress(NoFitError):
+            pool = _judged(rough, drawn_by_weights(keys, crew, rough.particles, rough.eta, n_particles))
+            if not pool.concerns:
+                return pool
     particles = _repeated(rough.particles, n_particles)
     for round_key in round_keys:
         walkers, _ = by_mcmc(round_key, crew, particles, rough.eta, at_least=0)
@@ -106,8 +111,8 @@ def make_pool(key: PRNGKeyArray, rough: Pilot, n_particles: int) -> Pool:
 
 
 def _judged(rough: Pilot, particles: Particles) -> Pool:
-    values = np.concatenate([particles.theta, particles.risk[None]]).astype(np.float64)
-    return Pool(rough.target, particles, rough.eta, float(r_hat(values).max()), float(population_ess(values).min()))
+    values = np.concatenate([particles.theta, particles.risk[None]])
+    return Pool(rough.target, particles, rough.eta, *agreement(values))
 
 
 def _from_the_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float]:
@@ -141,18 +146,18 @@ def _to_the_matching_eta(key: PRNGKeyArray, target: Target, n_particles: int) ->
     """
     crew = _crew(target)
     walk_key, walkers = at_the_prior(key, crew, n_particles)
-    keys = row_keys(walk_key, CREW)
+    climb = _Climb(row_keys(walk_key, CREW), crew)
     eta = _first_eta(walkers.particles)
     best, closest = eta, 0.0
     for _ in range(_MOST_STAGES):
-        walkers = _climb(keys, crew, walkers, eta)
-        matching = float(matching_eta(target, walkers.particles.flat(), walkers.eta[:1]))
+        walkers = climb(walkers, eta)
+        matching = float(_matching(target, walkers))
         matching = matching if np.isfinite(matching) else np.inf
         match = min(eta / matching, matching / eta)
         if match > closest:
             best, closest = eta, match
         if match > 0.5:
-            return _climb(keys, crew, walkers, matching).particles, matching
+            return climb(walkers, matching).particles, matching
         if closest > _SOME_MATCH and eta > _STAGE * best:
             break
         eta = min(matching, _STAGE * eta)
@@ -161,7 +166,12 @@ def _to_the_matching_eta(key: PRNGKeyArray, target: Target, n_particles: int) ->
             f"the posterior does not follow the data, at no learning rate up to {eta:.3g}: does the loss depend on the "
             "parameters? To start from a learning rate of your own, pass eta_init= with draws=."
         )
-    return _climb(keys, crew, walkers, best).particles, best
+    return climb(walkers, best).particles, best
+
+
+@jit
+def _matching(target: Target, walkers: Walkers) -> Float[Array, ""]:
+    return matching_eta(target, walkers.particles.flat(), walkers.eta[:1])
 
 
 def _first_eta(particles: Particles) -> float:
@@ -171,17 +181,22 @@ def _first_eta(particles: Particles) -> float:
     return float(1 / max(high - low, 1e-6))
 
 
-def _climb(keys: Key[Array, " R"], crew: Target, walkers: Walkers, eta: float) -> Walkers:
-    """All populations at `eta`: by weights, where these will do, or by a ladder."""
-    if has_one_mode(crew.model):
-        try:
-            return climb_by_weights(keys, crew, walkers, eta)
-        except NoFitError:
-            pass
-    return climb_to(keys, crew, walkers, eta)
+class _Climb:
+    """To other learning rates: by weights, until these will not do, or by a ladder."""
+
+    def __init__(self, keys: Key[Array, " R"], crew: Target):
+        self.keys, self.crew, self.by_weights = keys, crew, has_one_mode(crew)
+
+    def __call__(self, walkers: Walkers, eta: float) -> Walkers:
+        if self.by_weights:
+            try:
+                return climb_by_weights(self.keys, self.crew, walkers, eta)
+            except NoFitError:
+                self.by_weights = False
+        return climb_to(self.keys, self.crew, walkers, eta)
 
 
-@eqx.filter_jit
+@compiled
 def _crew(target: Target) -> Target:
     """The data's row, once for each population."""
     return target.rows(jnp.zeros(CREW, int))

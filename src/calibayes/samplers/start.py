@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
+from calibayes.compiled import compiled
 from calibayes.functions import handed
 from calibayes.kernels import CrankNicolson
 from calibayes.noise import row_keys
@@ -98,7 +99,7 @@ def pilot(key: PRNGKeyArray, target: Target, eta: float, n_particles: int, draws
     return Pilot(target, evaluate(target.row(0), particles.theta), eta)
 
 
-@eqx.filter_jit
+@compiled
 def centre(target: Target, particles: Particles) -> Float[Array, " K"]:
     """The mean of particles on rows of the same density, as parameters."""
     return mean(target.constrained(particles).theta, particles.weights).mean(1)
@@ -206,7 +207,7 @@ class _Memory(eqx.Module):
         means, _ = _moments(walkers.particles)
         return _Memory(walkers.particles.theta, walkers.moves, unknown, means, jnp.zeros(n_rows, bool), at_least)
 
-    @eqx.filter_jit
+    @compiled
     def after(self, walkers: Walkers) -> "_Memory":
         """What is left after some moves."""
         particles, moves = walkers.particles, walkers.moves
@@ -228,7 +229,7 @@ class _Memory(eqx.Module):
         )
 
 
-@eqx.filter_jit
+@compiled
 def _some_rows(walkers: Walkers, memory: _Memory, rows: Int[Array, " R"]) -> tuple[Walkers, _Memory]:
     some = jax.tree.map(lambda leaf: leaf[rows], _without_particles(walkers))
     start, means = memory.start[:, rows], memory.means[:, rows]
@@ -236,7 +237,7 @@ def _some_rows(walkers: Walkers, memory: _Memory, rows: Int[Array, " R"]) -> tup
     return _with_particles(some, walkers.particles.rows(rows)), remembered
 
 
-@eqx.filter_jit
+@compiled
 def _put_back(
     walkers: Walkers, memory: _Memory, places: Int[Array, " R"], few: Walkers, few_memory: _Memory
 ) -> tuple[Walkers, _Memory]:

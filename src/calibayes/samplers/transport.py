@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from calibayes.checks import LongRunWarning
+from calibayes.compiled import compiled
 from calibayes.diagnostics import pareto_k, pareto_k_limit
 from calibayes.functions import handed
 from calibayes.given import integer
@@ -48,7 +49,9 @@ _FAIR = 0.4
 """They will do to search by when half of the rows have this one."""
 LOW_ESS = 0.1
 _PART, _FEWEST = 4, 200
-"""One particle in so many is searched by, but not fewer than these, nor than a fit needs."""
+"""One particle in so many is searched by, but not fewer than these, nor than a fit by regression needs."""
+_SOME_CREWS = 5
+"""Of rows that are fitted on by themselves, at most."""
 _STEP = 2.5
 """The pool follows eta by powers of this: maps scale it over less than half a step."""
 _BROADER = 4.0
@@ -106,15 +109,16 @@ class TransportState(NamedTuple):
     @property
     def base(self) -> Base:
         """Of the pool, with as many particles as are carried."""
-        return _of_size(self.source.base, self.particles.risk.shape[-1])
+        return _of_size(self.source.base, _n_particles(self.carried))
 
 
 class Transport(Sampler):
     """Importance sampling through maps fitted row by row.
 
     `n_particles` a row, unless told the larger of 1,000 and 40 a parameter, from a pool of 20 times as many on the
-    data. A row whose weights fail is sampled instead, if `repair`. With `audit`, as in `sampler="auto"`, an independent
-    sampler checks some rows at the end, and takes over if they are wrong.
+    data. `max_evaluations` of the risk fit the maps to some of the particles, and again to all where that is not
+    enough. A row whose weights fail is sampled instead, if `repair`. With `audit`, as in `sampler="auto"`, an
+    independent sampler checks some rows at the end, and takes over if they are wrong.
     """
 
     populations: ClassVar[int] = CREW
@@ -173,40 +177,54 @@ class Transport(Sampler):
         first = Carried(maps, *weigh(target, few, maps, at))
         none = np.zeros(target.n_rows, bool)
         state = TransportState(rough, sources, source, eta, data.flat(), first, key, 1, False, none, none)
-        return self._fit(target, state, _FAIR, 0.5, self.max_evaluations)
+        state = self._fit(target, state, _FAIR, 0.5, self.max_evaluations)
+        if not _count(state.carried, _FAIR, 0.5):
+            # Maps that do badly need all the particles there are.
+            state = self._with_all(target, state)
+            state = self._fit(target, state, _FAIR, 0.5, state.evaluations + self.max_evaluations - 1)
+        return state
+
+    def _with_all(self, target: Target, state: TransportState) -> TransportState:
+        """All of the pool carried by the maps that are there."""
+        base, maps = state.source.base, state.carried.maps
+        if _n_particles(state.carried) == base.log_density.shape[-1]:
+            return state
+        carried = Carried(maps, *weigh(target, base, maps, handed(state.eta)))
+        return state._replace(carried=carried, evaluations=state.evaluations + 1)
 
     def _fit(self, target: Target, state: TransportState, wanted: float, share: float, limit: int) -> TransportState:
         """The maps fitted on, until a share of rows has an effective size of so much of its particles, or at a limit
         of evaluations.
         """
         carried, evaluations, base = state.carried, state.evaluations, state.base
-        wanted = wanted * carried.particles.risk.shape[-1]
-        while evaluations < limit and (np.asarray(carried.ess) >= wanted).mean() < share:
+        while evaluations < limit and not _count(carried, wanted, share):
             maps = refit(base, carried.maps, carried.particles.log_weights)
             carried = _better(Carried(maps, *weigh(target, base, maps, handed(state.eta))), carried)
             evaluations += 1
         return state._replace(carried=carried, evaluations=evaluations)
 
-    def _fitted(self, target: Target, state: TransportState) -> TransportState:
-        """All of the pool on every row, by maps fitted to some of it; and to all, where that is not enough. The
-        rows where few count, or whose weights fail, are fitted on.
+    def _fitted(self, target: Target, state: TransportState) -> tuple[TransportState, Bool[np.ndarray, " B"]]:
+        """All of the pool on every row, by maps fitted to some of it, or to all, where that is not enough; and the rows
+        whose weights fail even so. Those, and where few particles count, were fitted on.
         """
         once_more = min(state.evaluations + 1, self.max_evaluations)
         state = self._fit(target, state, GOOD, _MOSTLY, once_more)
-        maps, base = state.carried.maps, state.source.base
-        if state.base is not base:
-            carried = Carried(maps, *weigh(target, base, maps, handed(state.eta)))
-            evaluations = state.evaluations + 1
-            state = state._replace(carried=carried, evaluations=evaluations)
-            state = self._fit(target, state, _OF_ALL, _MOSTLY, evaluations + self.max_evaluations - 1)
-        for _ in range(self.max_evaluations - 1):
-            carried, few = state.carried, np.asarray(state.carried.ess) < _OF_ALL * base.log_density.shape[-1]
-            for rows in _crews(np.flatnonzero(few | failing(carried.particles.log_weights, carried.ess))):
-                carried = _refitted(target, base, carried, jnp.asarray(rows), handed(state.eta))
-            if carried is state.carried:
+        state = self._with_all(target, state)
+        state = self._fit(target, state, _OF_ALL, _MOSTLY, state.evaluations + self.max_evaluations - 1)
+        carried, base, eta = state.carried, state.source.base, handed(state.eta)
+        failed = failing(carried.particles.log_weights, carried.ess)
+        for more in range(self.max_evaluations - 1):
+            sizes = np.asarray(carried.ess)
+            poor = np.flatnonzero(failed | (sizes < _OF_ALL * _n_particles(carried)))
+            if more and not len(poor):
                 break
-            state = state._replace(carried=carried)
-        return state._replace(fitted=True)
+            # Not too many, which is a matter of the maps; and some in any case, so that what is compiled does not
+            # depend on the data.
+            poor = poor[np.argsort(sizes[poor])][: _SOME_CREWS * CREW] if len(poor) else np.argsort(sizes)[:CREW]
+            for rows in _crews(poor):
+                carried = _refitted(target, base, carried, jnp.asarray(rows), eta)
+            failed[poor] = failing(np.asarray(carried.particles.log_weights)[poor], np.asarray(carried.ess)[poor])
+        return state._replace(carried=carried, fitted=True), failed
 
     def data(self, state: TransportState) -> Particles:
         return state.data
@@ -229,16 +247,18 @@ class Transport(Sampler):
             invalid=int(_nans(state.particles)),
             rungs=state.evaluations,
             acceptance=float("nan"),
-            ess=np.asarray(_ess(state.particles.log_weights)),
+            ess=np.asarray(_ess(state.particles.log_weights) if state.repaired.any() else state.carried.ess),
             repaired=state.repaired,
             concerns=tuple(state.pool.concerns),
         )
 
     def mend(self, target: Target, state: TransportState, on_step: Callable[[float], None]) -> TransportState:
         """The state with its maps fitted, and the rows sampled whose weights fail even so."""
-        if not state.fitted:
-            state = self._fitted(target, state)
-        failed = np.flatnonzero(failing(state.particles.log_weights, state.carried.ess) & ~state.repaired)
+        if state.fitted:
+            failing_now = failing(state.particles.log_weights, state.carried.ess)
+        else:
+            state, failing_now = self._fitted(target, state)
+        failed = np.flatnonzero(failing_now & ~state.repaired)
         if not self.repair or not len(failed):
             return state
         if len(failed) > max(CREW, _MANY_FAIL * target.n_rows):
@@ -261,6 +281,15 @@ class Transport(Sampler):
         return state._replace(carried=state.carried._replace(particles=particles), repaired=repaired, unmixed=unmixed)
 
 
+def _n_particles(carried: Carried) -> int:
+    return carried.particles.risk.shape[-1]
+
+
+def _count(carried: Carried, wanted: float, share: float) -> bool:
+    """Whether on a share of the rows so much of the particles counts."""
+    return bool((np.asarray(carried.ess) >= wanted * _n_particles(carried)).mean() >= share)
+
+
 def _of_size(base: Base, n: int) -> Base:
     return base if n == base.log_density.shape[-1] else base.few(n)
 
@@ -270,7 +299,9 @@ def _crews(rows: Int[np.ndarray, " R"]) -> list[Int[np.ndarray, " C"]]:
     return [np.resize(rows[start : start + CREW], CREW) for start in range(0, len(rows), CREW)]
 
 
-def failing(log_weights: Float[Array, "B M"], ess: Float[Array, " B"]) -> Bool[np.ndarray, " B"]:
+def failing(
+    log_weights: Float[Array | np.ndarray, "B M"], ess: Float[Array | np.ndarray, " B"]
+) -> Bool[np.ndarray, " B"]:
     """Rows whose weights, of that effective size, are not to be trusted."""
     size, sizes = log_weights.shape[-1], np.asarray(ess)
     failed = sizes < LOW_ESS * size
@@ -311,7 +342,7 @@ def _finish(
     return walkers.particles, np.asarray(settled)
 
 
-@eqx.filter_jit
+@compiled
 def _better(new: Carried, old: Carried) -> Carried:
     """On each row the new, unless it clearly failed.
 
@@ -336,7 +367,7 @@ def _refitted(target: Target, base: Base, carried: Carried, rows: Int[Array, " R
     return Carried(maps, carried.particles.with_rows(rows, new.particles), carried.ess.at[rows].set(new.ess))
 
 
-@eqx.filter_jit
+@compiled
 def _some_maps(maps: Maps, rows: Int[Array, " R"]) -> Maps:
     return Maps(maps.centre[:, rows], maps.root[rows])
 

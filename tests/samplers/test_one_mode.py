@@ -1,0 +1,268 @@
+"""Draws of a log-concave posterior by weights alone: against closed forms, and where they must give way."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import calibayes as cb
+from calibayes.functions import as_float
+from calibayes.losses import Generic
+from calibayes.noise import row_keys
+from calibayes.particles import uniform_log_weights
+from calibayes.samplers import one_mode, pool
+from calibayes.samplers.asmc import start_walking
+from calibayes.samplers.one_mode import NoFitError, climb_by_weights, drawn_by_weights, has_one_mode
+from calibayes.samplers.pool import make_pool, rough_draws
+from calibayes.samplers.start import COARSE, CREW, Pilot, at_the_prior, by_mcmc
+from calibayes.target import evaluate, make_target
+
+N, K, M, ETA, PRIOR = 50, 3, 500, 0.7, 10.0
+MODEL = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=PRIOR))
+
+CONVEX = [
+    cb.losses.Quantile(0.3),
+    cb.losses.Absolute(),
+    cb.losses.Squared(),
+    cb.losses.Huber(),
+    cb.losses.Expectile(0.3),
+    cb.losses.Hinge(),
+    cb.losses.Logistic(),
+]
+
+
+class Bent(cb.losses.Squared):
+    """Not convex any more."""
+
+    def rho(self, prediction, y):
+        return jnp.minimum(jnp.square(prediction - y), 1.0)
+
+
+class Scaled(cb.losses.Squared):
+    """What is said of a loss holds where it is the same."""
+
+
+class Twice(cb.priors.Normal):
+    def log_prob(self, theta):
+        return jnp.logaddexp(super().log_prob(theta), super().log_prob(theta - 5.0))
+
+
+class Half(cb.priors.Normal):
+    """Says what its density is where it is not zero."""
+
+    @property
+    def bounds(self):
+        return 0.0, np.inf
+
+
+class Apart(cb.losses.Squared):
+    """What is evaluated is not what is said to be convex."""
+
+    def parts(self):
+        return (lambda prediction, y: jnp.minimum(jnp.square(prediction - y), 1.0)), None
+
+
+def a_target(model, dim=1):
+    data = np.ones(4) if isinstance(model.loss, Generic) else (np.ones((4, dim)), np.array([-1.0, 1.0, 1.0, -1.0]))
+    return make_target(model, data, np.ones((2, 4), int), dim)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """Least squares with a normal prior: normal at any learning rate."""
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(N), rng.normal(size=(N, K - 1)) @ [[1.0, 0.8], [0.0, 0.6]]])
+    y = x @ [1.0, -2.0, 0.5] + rng.normal(size=N)
+    counts = rng.multinomial(N, np.full(N, 1 / N), size=20)
+    return make_target(MODEL, (x, y), counts, K), x, y
+
+
+def exact(x, y, eta):
+    precision = eta * x.T @ x + np.eye(K) / PRIOR**2
+    covariance = np.linalg.inv(precision)
+    return covariance @ (eta * x.T @ y), covariance
+
+
+def whitened(particles, x, y, eta):
+    mean, covariance = exact(x, y, eta)
+    theta = np.asarray(particles.theta, np.float64).reshape(K, -1)
+    return np.linalg.solve(np.linalg.cholesky(covariance), theta - mean[:, None])
+
+
+def assert_normal(u, size):
+    """Standard normal, as far as `size` independent draws tell: 4.5 errors of each mean and product."""
+    assert np.abs(u.mean(1)).max() < 4.5 / size**0.5
+    assert np.abs(u @ u.T / u.shape[1] - np.eye(K)).max() < 4.5 * (2 / size) ** 0.5
+    # Kurtosis, which tells a t from a normal: 3 and not 4.5.
+    assert np.abs((u**4).mean(1) - 3).max() < 4.5 * (96 / size) ** 0.5 < 1
+
+
+def crew_of(target):
+    return target.rows(jnp.zeros(CREW, int))
+
+
+@pytest.mark.parametrize("eta", [ETA, 40.0])
+def test_a_climb_from_the_prior(problem, key, eta):
+    """Of equal weight at the end; resampled from draws of which most count, so worth a third of their number."""
+    target, x, y = problem
+    walk_key, walkers = at_the_prior(key, crew_of(target), M)
+    there = climb_by_weights(row_keys(walk_key, CREW), crew_of(target), walkers, eta)
+    np.testing.assert_allclose(there.eta, eta, rtol=1e-6)
+    np.testing.assert_array_equal(there.particles.log_weights, uniform_log_weights((CREW, M)))
+    assert_normal(whitened(there.particles, x, y, eta), CREW * M / 3)
+    again = evaluate(crew_of(target), there.particles.theta)
+    np.testing.assert_allclose(there.particles.risk, again.risk, rtol=1e-4, atol=1e-3)
+
+
+def test_a_climb_back(problem, key):
+    """Down as well as up, and with other random numbers."""
+    target, x, y = problem
+    walk_key, walkers = at_the_prior(key, crew_of(target), M)
+    keys = row_keys(walk_key, CREW)
+    up = climb_by_weights(keys, crew_of(target), walkers, 5 * ETA)
+    down = climb_by_weights(keys, crew_of(target), up, ETA)
+    assert_normal(whitened(down.particles, x, y, ETA), CREW * M / 3)
+    assert (np.asarray(down.moves) > np.asarray(up.moves)).all()
+    once = climb_by_weights(keys, crew_of(target), up, 5 * ETA * 1.0001)
+    assert np.abs(np.corrcoef(np.ravel(once.particles.theta[0]), np.ravel(up.particles.theta[0]))[0, 1]) < 0.1
+
+
+@pytest.fixture(scope="module")
+def rough(problem, key):
+    target, _, _ = problem
+    walk_key, walkers = at_the_prior(key, crew_of(target), 250)
+    return climb_by_weights(row_keys(walk_key, CREW), crew_of(target), walkers, ETA).particles
+
+
+def test_draws(problem, rough):
+    """Four for each that is kept, of which most count: nearly independent, and nearly all different."""
+    target, x, y = problem
+    drawn = drawn_by_weights(row_keys(jax.random.key(3), CREW), crew_of(target), rough, ETA, M)
+    assert drawn.theta.shape == (K, CREW, M)
+    np.testing.assert_array_equal(drawn.log_weights, uniform_log_weights((CREW, M)))
+    assert_normal(whitened(drawn, x, y, ETA), 0.8 * CREW * M)
+    assert len(np.unique(drawn.theta[0])) > 0.95 * CREW * M
+
+
+def test_weights_are_those_of_a_t(problem, rough):
+    """Draws have the t's covariance, df / (df - 2) of the fitted one, and with their weights the posterior's.
+
+    The variance of a t's square is (3 (df - 2) / (df - 4) - 1) of its variance squared: for 8 df, 3.5.
+    """
+    target, x, y = problem
+    mean, covariance = exact(x, y, ETA)
+    fit = one_mode._Fit(jnp.asarray(mean + 0.3 * covariance.diagonal() ** 0.5, float), None)
+    fit = fit._replace(root=jnp.asarray(np.linalg.cholesky(1.5 * covariance), float))
+    weighted = one_mode._weighted(row_keys(jax.random.key(4), CREW), crew_of(target), fit, as_float(ETA), M)
+    u = whitened(weighted, x, y, ETA) - np.linalg.solve(
+        np.linalg.cholesky(covariance), np.asarray(fit.centre) - mean
+    ).reshape(K, 1)
+    assert np.abs((u**2).mean(1) / (1.5 * 8 / 6) - 1).max() < 4.5 * (3.5 / (CREW * M)) ** 0.5
+    weights = np.exp(np.asarray(weighted.log_weights, np.float64)).ravel()
+    assert weights.sum() == pytest.approx(1, rel=1e-4)
+    size = 1 / (weights**2).sum()
+    u = whitened(weighted, x, y, ETA)
+    assert size > 0.4 * CREW * M
+    # A weighted mean is no better than its effective size says, and hardly worse where tails weigh less: 1.25.
+    assert np.abs(u @ weights).max() < 1.25 * 4.5 / size**0.5
+    assert np.abs((u * weights) @ u.T - np.eye(K)).max() < 1.25 * 4.5 * (2 / size) ** 0.5
+
+
+def moved_away(target, rough):
+    theta = rough.theta + 30 * np.asarray(rough.theta).std()
+    return evaluate(crew_of(target), theta)
+
+
+def test_a_fit_that_fails_is_told(problem, rough):
+    target, _, _ = problem
+    with pytest.raises(NoFitError):
+        drawn_by_weights(row_keys(jax.random.key(3), CREW), crew_of(target), moved_away(target, rough), ETA, M)
+
+
+def test_a_pool_gives_way_to_chains(problem, rough, monkeypatch):
+    """Which find back from anywhere."""
+    target, x, y = problem
+    asked = []
+    monkeypatch.setattr(pool, "by_mcmc", lambda *args, **options: asked.append(1) or by_mcmc(*args, **options))
+    make_pool(jax.random.key(5), Pilot(target, rough, ETA), M)
+    assert not asked
+    found = make_pool(jax.random.key(5), Pilot(target, moved_away(target, rough), ETA), M)
+    assert asked
+    # From so far away the particles settle, but slowly: it is enough that they are back.
+    assert np.abs(whitened(found.particles, x, y, ETA).mean(1)).max() < 1
+
+
+def test_rows_that_weights_do_badly_on_are_seen(problem, rough):
+    """Losses that are no number leave nothing that counts, and no loop goes on for it."""
+    target, _, _ = problem
+    broken = replace(target, data=jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), target.data))
+    with pytest.raises(NoFitError):
+        drawn_by_weights(row_keys(jax.random.key(3), CREW), crew_of(broken), rough, ETA, M)
+    walkers = start_walking(COARSE.kernel, rough, as_float(ETA))
+    with pytest.raises(NoFitError):
+        climb_by_weights(row_keys(jax.random.key(3), CREW), crew_of(broken), walkers, 2 * ETA)
+
+
+def test_a_ladder_takes_over(problem, key, monkeypatch):
+    """And comes to the same learning rate, to the 4 errors of `test_pool`, of either: 1.4 times 16%."""
+    target, _, _ = problem
+    by_weights = rough_draws(key, target, M, None)
+
+    tried = []
+
+    def fails(*args):
+        tried.append(args)
+        raise NoFitError
+
+    monkeypatch.setattr(pool, "climb_by_weights", fails)
+    by_ladder = rough_draws(key, target, M, None)
+    assert len(tried) == 1
+    assert not np.array_equal(by_weights.particles.theta, by_ladder.particles.theta)
+    assert by_weights.eta == pytest.approx(by_ladder.eta, rel=0.23)
+
+
+@pytest.mark.parametrize("loss", [*CONVEX, Scaled()], ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize("prior", [cb.priors.Normal(), cb.priors.Laplace()], ids=["normal", "laplace"])
+def test_one_mode(loss, prior):
+    assert has_one_mode(a_target(cb.GibbsModel(loss, prior)))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        Bent(),
+        Apart(),
+        cb.losses.Linear(lambda f, y: jnp.square(f - y)),
+        lambda theta, datum: jnp.square(theta[0] - datum),
+    ],
+    ids=["subclass", "parts of its own", "linear", "generic"],
+)
+def test_nothing_is_known_of_other_losses(loss):
+    assert not has_one_mode(a_target(cb.GibbsModel(loss, cb.priors.Normal(), dim=1)))
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [Twice(), Half(), cb.priors.StudentT(3.0), cb.priors.Uniform(-1.0, 1.0)],
+    ids=["subclass", "bounded subclass", "t", "uniform"],
+)
+def test_nor_of_other_priors(prior):
+    """A bounded one is log-concave, but not in the coordinates that particles live in."""
+    assert not has_one_mode(a_target(cb.GibbsModel(cb.losses.Squared(), prior)))
+
+
+def test_nor_can_weights_be_even_with_many_parameters():
+    model = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal())
+    assert has_one_mode(a_target(model, 50))
+    assert not has_one_mode(a_target(model, 51))
+
+
+@pytest.mark.parametrize("loss", CONVEX, ids=lambda loss: type(loss).__name__)
+def test_what_is_said_of_losses_is_true(loss):
+    """Below its chords, from -5 to 5."""
+    at = jnp.linspace(-5, 5, 201)
+    for y in (-1.0, 1.0):
+        value = np.asarray(loss.rho(at, jnp.asarray(y)), np.float64)
+        assert np.diff(value, 2).min() > -1e-5
