@@ -34,6 +34,8 @@ from calibayes.samplers.base import Reach, Sampler, Snapshot
 from calibayes.search import Bracket, Search
 from calibayes.target import Target
 
+_ROUGHLY = 1.5
+"""A rough curve's answer is some 0.1 off in log eta: nearer than this times what is near enough it cannot lead."""
 _RELOCATIONS = 4
 _FARTHEST = 1e5
 """Learning rates are looked for within this factor of the first."""
@@ -183,24 +185,28 @@ class Loop:
         return self.best
 
     def solve(self, state: Any, eta: float, search: Bracket, limit: int, live: LiveLine, record: bool = True) -> Found:
-        """The eta that the curve around it gives back, from rows that have been mended where they need it."""
-        searching, first = search.init(as_float(eta)), eta
+        """The eta that the curve around it gives back, from rows that have been mended where they need it.
+
+        Rough curves lead to where they say it is. If a fitted one says that it is not, fitted ones lead on.
+        """
+        searching, first, sure = search.init(as_float(eta)), eta, False
         for _ in range(limit):
             found = self._assess(state, eta)
             if record:
                 self._record(found, live)
             self.best = found if self.best is None else self.best
             live.phase("coverage curve")
-            answer, near = self._reading(found, search.closeness, rough=True)
-            side = _side(answer, eta, self.level, found.coverage)
-            searching = _update(search, searching, handed(side), handed(self.level))
-            # Two etas so close that rough curves disagree between them: the fitted one decides.
-            closed = float(searching.high) < np.exp(search.closeness) * float(searching.low)
+            near = sure
+            if not sure:
+                answer, near = self._reading(found, _ROUGHLY * search.closeness, rough=True)
+                searching = self._updated(search, searching, found, answer)
+            # Two etas so close that curves disagree between them: the fitted one decides.
+            closed = float(searching.high) < np.exp(search.closeness / 3) * float(searching.low)
             if near or closed:
                 found = self._mended(found, live)
                 state = found.state
                 live.phase("coverage curve")
-                answer, near = self._reading(found, np.inf if closed else 2 * search.closeness, rough=False)
+                answer, near = self._reading(found, np.inf if closed else search.closeness, rough=False)
                 if near:
                     return self._answer(found, answer)
                 if closed:
@@ -208,6 +214,8 @@ class Loop:
                         f"coverage does not fall steadily with eta: it meets {self.level:g} nowhere near {eta:.4g}"
                     )
                     return found
+                searching, sure = searching if sure else search.init(as_float(eta)), True
+                searching = self._updated(search, searching, found, answer)
             eta = answer if searching.low < answer < searching.high else float(searching.eta)
             searching = eqx.tree_at(lambda s: s.eta, searching, as_float(eta))
             if not first / _FARTHEST < eta < first * _FARTHEST:
@@ -218,6 +226,10 @@ class Loop:
         found = self._mended(found, live)
         found.outcome, found.limited = f"eta had not settled after {limit} iterations", True
         return found
+
+    def _updated(self, search: Bracket, searching: Any, found: Found, answer: float) -> Any:
+        side = _side(answer, found.eta, self.level, found.coverage)
+        return _update(search, searching, handed(side), handed(self.level))
 
     def _step(self, name: str, compute: Callable[[], Any]) -> Any:
         return self.journal.step(name, compute, None if self.best is None else self.best.state)

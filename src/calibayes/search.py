@@ -91,12 +91,12 @@ class Bracket(Search):
     coverage $P(|Z| < z)$ goes with $z \propto \eta^{-1/2}$. It moves at most 16-fold, and never out of the bracket.
     """
 
-    closeness: float = eqx.field(static=True, default=0.07)
+    closeness: float = eqx.field(static=True, default=0.15)
 
     @staticmethod
     def nearby() -> "Bracket":
         """For particles good enough to be reweighted over some distance."""
-        return Bracket(closeness=0.3)
+        return Bracket(closeness=0.6)
 
     def __check_init__(self):
         positive("closeness", self.closeness)

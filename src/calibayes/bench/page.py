@@ -115,10 +115,11 @@ Calibration with a general sampler: a chain on every bootstrap row, all rows vma
 search tries. To be compared at equal effective size, so the peer's time is *learning rates tried x (warm-up + time of
 the draws x effective size wanted / effective size of the draws)*, and transport's is all of its time, search included.
 Learning rates tried are those of the paper's search on this problem (median over seeds), and the effective size
-wanted is that of the particles from which a row's level is read at the end of transport, which are two populations of
-1,000 (by weights or by `multi_ess`, the smaller); for chains it is `multi_ess`; all are medians over rows. What can be
-said for the peers is: nothing compiled is counted, nor the sets and their coverage; chains start inside the posterior
-and are given its covariance.""",
+wanted is that of the particles from which a row's level is read at the end of transport, all populations that are
+carried there (by weights or by `multi_ess`, the smaller); for chains it is `multi_ess`; all are medians over rows. What
+can be said for the peers is: nothing compiled is counted, nor the sets and their coverage; chains start inside the
+posterior and are given its covariance. What can be said against: a search of theirs could try its first learning rates
+with fewer draws, as transport's does, and the paper's does not.""",
     "scaling": """### Scaling
 
 Time of one evaluation of the risk, and of a whole calibration by transport, as one size is doubled and the others

@@ -4,10 +4,10 @@ The search runs a chain on every row at each learning rate it tries. So its time
 
     learning rates tried x (seconds of warm-up + seconds of a draw x draws for an effective size E),
 
-with E that of transport's particles, and as many learning rates as the paper's search tries on the same data. The
-peers get the best of what can be said for them: nothing that compiles is counted, nor are the sets and their coverage;
-chains start inside the posterior, with its covariance on the data as that of proposals or as the inverse mass; and
-the faster of their samplers counts.
+with E that of the particles that transport reads its answer from, and as many learning rates as the paper's search
+tries on the same data. The peers get the best of what can be said for them: nothing that compiles is counted, nor are
+the sets and their coverage; chains start inside the posterior, with its covariance on the data as that of proposals or
+as the inverse mass; and the faster of their samplers counts.
 """
 
 from collections.abc import Callable
