@@ -201,7 +201,7 @@ class Loop:
                 answer, near = self._reading(found, _ROUGHLY * search.closeness, rough=True)
                 searching = self._updated(search, searching, found, answer)
             # Two etas so close that curves disagree between them: the fitted one decides.
-            closed = float(searching.high) < np.exp(search.closeness / 3) * float(searching.low)
+            closed = float(searching.high) < np.exp(search.closeness / 4) * float(searching.low)
             if near or closed:
                 found = self._mended(found, live)
                 state = found.state

@@ -91,7 +91,7 @@ class Bracket(Search):
     coverage $P(|Z| < z)$ goes with $z \propto \eta^{-1/2}$. It moves at most 16-fold, and never out of the bracket.
     """
 
-    closeness: float = eqx.field(static=True, default=0.15)
+    closeness: float = eqx.field(static=True, default=0.2)
 
     @staticmethod
     def nearby() -> "Bracket":

@@ -177,6 +177,7 @@ class Transport(Sampler):
         first = Carried(maps, *weigh(target, few, maps, at))
         none = np.zeros(target.n_rows, bool)
         state = TransportState(rough, sources, source, eta, data.flat(), first, key, 1, False, none, none)
+        state = self._fit(target, state, _OF_ALL, 0.5, min(2, self.max_evaluations))
         state = self._fit(target, state, _FAIR, 0.5, self.max_evaluations)
         if not _count(state.carried, _FAIR, 0.5):
             # Maps that do badly need all the particles there are.
@@ -207,8 +208,7 @@ class Transport(Sampler):
         """All of the pool on every row, by maps fitted to some of it, or to all, where that is not enough; and the rows
         whose weights fail even so. Those, and where few particles count, were fitted on.
         """
-        once_more = min(state.evaluations + 1, self.max_evaluations)
-        state = self._fit(target, state, GOOD, _MOSTLY, once_more)
+        state = self._fit(target, state, GOOD, _MOSTLY, min(2, self.max_evaluations))
         state = self._with_all(target, state)
         state = self._fit(target, state, _OF_ALL, _MOSTLY, state.evaluations + self.max_evaluations - 1)
         carried, base, eta = state.carried, state.source.base, handed(state.eta)
