@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import calibayes as cb
-from calibayes import checks
+from calibayes import checks, sound
 from calibayes.checks import as_key, check_data, check_numbers
 from calibayes.loop import Loop
 
@@ -308,3 +308,58 @@ def test_level_tolerance_and_rows_must_fit(level, tolerance, n_rows, message, mo
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises((ValueError, TypeError), match=message):
         check_numbers(level, tolerance, None, 10, n_rows, to_tolerance=True)
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """What is traced to see whether it is a real number."""
+    names, require = [], sound._require_scalar
+    monkeypatch.setattr(sound, "_SOUND", set())
+    monkeypatch.setattr(sound, "_require_scalar", lambda name, *args: names.append(name) or require(name, *args))
+    return names
+
+
+def a_model(power):
+    return cb.GibbsModel(lambda theta, datum: jnp.abs(theta[0] - jnp.sum(datum)) ** power, cb.priors.Normal(), dim=1)
+
+
+def test_functions_are_traced_once(traced):
+    """The same code that saw the same numbers, on data of the same shape; not another."""
+    y = np.arange(5.0)
+    for model in (a_model(2), a_model(2)):
+        check_data(model, y, None)
+    assert traced == ["loss(theta, datum)", "prior.log_prob(theta)"]
+    check_data(a_model(3), y, None)
+    assert len(traced) == 4
+    check_data(a_model(3), np.ones((5, 2)), None)
+    assert len(traced) == 6
+
+
+def test_what_may_change_is_traced_again(traced):
+    """A callable of which nothing is known."""
+
+    class Loss:
+        def __call__(self, theta, datum):
+            return jnp.square(theta[0] - datum)
+
+    model = cb.GibbsModel(Loss(), cb.priors.Normal(), dim=2)
+    for _ in range(2):
+        check_data(model, np.arange(5.0), None)
+    assert len(traced) == 4
+
+
+def test_what_cannot_come_again_is_not_remembered(traced):
+    """A function over an array is equal to no other."""
+    power = np.array([2.0])
+    model = cb.GibbsModel(lambda theta, datum: jnp.abs(theta[0] - datum) ** power[0], cb.priors.Normal(), dim=1)
+    check_data(model, np.arange(5.0), None)
+    assert len(traced) == 2
+    assert not sound._SOUND
+
+
+def test_what_failed_fails_again(traced):
+    model = cb.GibbsModel(lambda theta, datum: theta + datum, cb.priors.Normal(), dim=2)
+    for _ in range(2):
+        with pytest.raises((TypeError, ValueError), match="loss"):
+            check_data(model, np.arange(5.0), None)
+    assert len(traced) == 2

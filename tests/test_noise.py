@@ -7,7 +7,7 @@ import pytest
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
-from calibayes.noise import normals, row_keys, threefry, uniforms
+from calibayes.noise import folded, normals, parted, row_keys, threefry, uniforms
 
 
 def test_block_function_is_that_of_jax(key):
@@ -44,3 +44,14 @@ def test_row_depends_on_its_own_key_only(key):
     keys = row_keys(key, 5)
     np.testing.assert_array_equal(uniforms(keys, 3, 100)[:, 3:4], uniforms(keys[3:4], 3, 100))
     assert (uniforms(keys[:1], 3, 100) != uniforms(keys[1:2], 3, 100)).all()
+
+
+def test_keys_are_those_of_jax(key):
+    """Derived in one call: any words, taken modulo 2^32 as steps down may be negative, and any number of parts."""
+    again = jax.random.fold_in(jax.random.fold_in(key, 3), 2**32 - 2)
+    assert folded(key, 3, -2) == again
+    assert folded(key, 3, 2) != again
+    for n in (2, 5):
+        np.testing.assert_array_equal(
+            jax.random.key_data(jnp.stack(parted(key, n))), jax.random.key_data(jax.random.split(key, n))
+        )

@@ -43,7 +43,7 @@ def test_nothing_is_forgotten_while_there_is(monkeypatch, tmp_path):
 def test_calibrations_make_room(monkeypatch):
     """Before anything else, so that a loop over shapes goes on."""
     asked = []
-    monkeypatch.setattr(sys.modules["calibayes.calibrate"], "make_room", lambda: asked.append(True))
+    monkeypatch.setattr(sys.modules["calibayes.calibrate"], "make_room", lambda every: asked.append(every))
     with pytest.raises(ValueError, match="level"):
         cb.calibrate(
             cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal()),
@@ -51,4 +51,11 @@ def test_calibrations_make_room(monkeypatch):
             level=2.0,
             seed=0,
         )
-    assert asked == [True]
+    assert asked == [1.0]
+
+
+def test_looks_are_not_too_often(full):
+    """What a look costs, a small calibration would notice."""
+    assert make_room()
+    assert not make_room(every=60.0)
+    assert make_room()

@@ -27,6 +27,7 @@ from calibayes.given import shown
 from calibayes.kernels import Kernel
 from calibayes.loop import Loop
 from calibayes.model import GibbsModel
+from calibayes.noise import parted
 from calibayes.progress import LiveLine
 from calibayes.regions import Region, as_region
 from calibayes.result import Result
@@ -43,6 +44,8 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
 }
 _ROWS = 2_000
 _PAPER_ROWS = 500
+_SECONDS = 1.0
+"""Between looks at the room there is: to compile what fills it takes longer."""
 
 
 @guarded()
@@ -97,7 +100,7 @@ def calibrate(
     interrupted at a moment of its own, it ends.
     """
     began = time.perf_counter()
-    make_room()
+    make_room(every=_SECONDS)
     place = None if checkpoint is None else check_path(checkpoint)
     observations = check_data(model, data, names)
     sampler = _as_sampler(sampler)
@@ -126,11 +129,11 @@ def calibrate(
         journal = None if place is None else Checkpoint(place, same, max_iterations)
         found_there = "" if journal is None else journal.found
         agree(same | {"max_iterations": str(max_iterations), "checkpoint": found_there})
-    row_key, check_key, run_key = jax.random.split(key, 3)
+    row_key, check_key, run_key = parted(key, 3)
     counts = drawn(rows, row_key, observations.n)
     target = make_target(model, observations.data, counts, observations.dim)
     sampler.check(target)
-    search_key, draw_key = jax.random.split(run_key)
+    search_key, draw_key = parted(run_key)
     target, start = check_start(target, given, check_key)
     loop = Loop(
         target=target,

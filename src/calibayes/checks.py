@@ -1,7 +1,7 @@
 """Bad input gets an error that names the argument, the value and the way out, before anything is compiled."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,12 +11,14 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from calibayes.bootstrap import MANY, Bootstrap, Multinomial, Poisson
+from calibayes.compiled import compiled
 from calibayes.estimate import ESTIMATES
 from calibayes.given import fraction, integer, positive, shown, unique_names
-from calibayes.losses import Generic, LinearLoss
+from calibayes.losses import LinearLoss
 from calibayes.memory import require_array, require_counts, require_particles
 from calibayes.model import GibbsModel
-from calibayes.target import Target, evaluate
+from calibayes.sound import check_functions
+from calibayes.target import Target
 
 MIN_ROWS = 20
 MIN_DRAWS = 100
@@ -61,7 +63,7 @@ def check_data(model: GibbsModel, data: Any, names: Sequence[str] | None) -> Obs
         names = columns or getattr(model.prior, "names", None) or [f"theta[{k}]" for k in range(dim)]
     else:
         names = unique_names(names, dim)
-    _check_model(model, checked, dim)
+    check_functions(model, checked, dim)
     return Observations(checked, n, dim, [str(name) for name in names])
 
 
@@ -168,8 +170,9 @@ def _require_finite(name: str, array: np.ndarray, columns: list[str] | None) -> 
     if array.dtype.kind != "f":
         return
     with np.errstate(over="ignore"):
-        bad = np.argwhere(~np.isfinite(array.astype(jax.dtypes.canonicalize_dtype(array.dtype))))
-    if len(bad):
+        finite = np.isfinite(array.astype(jax.dtypes.canonicalize_dtype(array.dtype)))
+    if not finite.all():
+        bad = np.argwhere(~finite)
         where = f"row {bad[0][0]}"
         if array.ndim > 1:
             where += f", column {columns[bad[0][1]] if columns else bad[0][1]}"
@@ -208,38 +211,6 @@ def _warn(message: str) -> None:
     warnings.warn(message, CalibrationWarning, stacklevel=6)
 
 
-def _check_model(model: GibbsModel, data: PyTree[np.ndarray], dim: int) -> None:
-    theta = jax.ShapeDtypeStruct((dim,), jnp.zeros(()).dtype)
-    datum = jax.tree.map(_one, data)
-    if isinstance(model.loss, Generic):
-        _require_scalar("loss(theta, datum)", model.loss, theta, datum)
-    else:
-        one = jax.ShapeDtypeStruct((), theta.dtype)
-        _require_scalar("rho(prediction, y)", model.loss.rho, one, one)
-    _require_scalar("prior.log_prob(theta)", model.prior.log_prob, theta)
-
-
-def _one(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape[1:], jax.dtypes.canonicalize_dtype(leaf.dtype))
-
-
-def _require_scalar(name: str, fn: Callable[..., Any], *args: Any) -> None:
-    try:
-        out = jax.eval_shape(fn, *args)
-    except Exception as error:
-        shapes = ", ".join(str(jax.tree.map(lambda leaf: leaf.shape, arg)) for arg in args)
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TypeError(
-            f"{name} failed on arguments of shapes {shapes}: {reason} It is compiled by JAX: use jax.numpy instead of "
-            "numpy, jnp.where instead of if, and check dim."
-        ) from error
-    if getattr(out, "shape", None) != ():
-        shape = getattr(out, "shape", type(out).__name__)
-        raise ValueError(f"{name} must be a scalar, for one observation at a time; got shape {shape}.")
-    if jnp.issubdtype(out.dtype, jnp.complexfloating):
-        raise TypeError(f"{name} must be a real number; got {out.dtype}.")
-
-
 def check_first(draws: Any, prior: Any, dim: int) -> Float[np.ndarray, "M K"] | None:
     """Draws to start from, if there are any; else the prior must be one to start from."""
     if draws is None:
@@ -275,7 +246,7 @@ def check_start(
         if outside.any():
             k = int(np.argmax(outside))
             raise ValueError(f"draws of parameter {k} must lie within the prior's bounds, {low[k]:g} to {high[k]:g}.")
-    risk = np.asarray(evaluate(target.row(0), target.coordinates.unconstrain(some.T[:, None, :])).risk)
+    risk = np.asarray(_risk(target, some))
     if np.isnan(risk).all():
         raise ValueError(
             f"the loss is NaN at every one of {len(some)} draws of the {'prior' if draws is None else 'start'}. "
@@ -288,6 +259,11 @@ def check_start(
         )
     best = int(np.nanargmin(risk))
     return (target.recentre(some[best]) if risk[0, best] < _FAR_OFF else target), draws
+
+
+@compiled
+def _risk(target: Target, theta: Float[Array, "M K"]) -> Float[Array, "1 M"]:
+    return target.row(0).evaluate(target.coordinates.unconstrain(theta.T[:, None, :])).risk
 
 
 @eqx.filter_jit
@@ -313,7 +289,7 @@ def check_counts(bootstrap: Any, n: int, default: int) -> Bootstrap | Float[np.n
         raise ValueError(f"bootstrap counts must be (B, {n}), a row a bootstrap sample; got shape {counts.shape}.")
     _require_rows(len(counts))
     _require_finite("bootstrap", counts, None)
-    if (counts < 0).any():
+    if counts.min() < 0:
         raise ValueError(f"bootstrap counts must not be negative; the smallest is {counts.min():g}.")
     if (counts.astype(jax.dtypes.canonicalize_dtype(float)).sum(1) == 0).any():
         raise ValueError("bootstrap counts of some row are all zero.")

@@ -6,6 +6,7 @@ CPU `jax.random` walks over whole arrays round after round, at more than twice t
 """
 
 import math
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -15,6 +16,25 @@ from jaxtyping import Array, Float, Key, PRNGKeyArray, UInt32
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
+
+
+def folded(key: PRNGKeyArray, *words: int) -> PRNGKeyArray:
+    """`jax.random.fold_in`, one word after another, in one call."""
+    return _folded(key, np.array(words).astype(np.uint32))
+
+
+@jax.jit
+def _folded(key: PRNGKeyArray, words: UInt32[Array, " W"]) -> PRNGKeyArray:
+    for i in range(len(words)):
+        key = jax.random.fold_in(key, words[i])
+    return key
+
+
+@partial(jax.jit, static_argnums=1)
+def parted(key: PRNGKeyArray, n: int = 2) -> tuple[PRNGKeyArray, ...]:
+    """`jax.random.split`, taken apart in the same call."""
+    keys = jax.random.split(key, n)
+    return tuple(keys[i] for i in range(n))
 
 
 @eqx.filter_jit

@@ -1,6 +1,7 @@
 """What a calibration shows while it runs: one live line on a terminal or in a notebook, nothing in a pipe."""
 
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -12,9 +13,13 @@ class LiveLine:
     """Iteration, eta, coverage, effective size and time, with a bar for the way to the next eta."""
 
     def __init__(self, show: bool, n_draws: int):
-        console = Console(stderr=True)
-        visible = show and leads() and (console.is_terminal or console.is_jupyter)
         self._n_draws = n_draws
+        self._progress: Progress | None = None
+        if not (show and leads()):
+            return
+        console = Console(stderr=True)
+        if not (console.is_terminal or console.is_jupyter):
+            return
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -23,25 +28,30 @@ class LiveLine:
             TimeElapsedColumn(),
             console=console,
             transient=True,
-            disable=not visible,
         )
         self._task = self._progress.add_task("starting", total=1.0, phase="")
 
     def __enter__(self) -> "LiveLine":
-        self._progress.start()
+        if self._progress is not None:
+            self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        if self._progress is not None:
+            self._progress.stop()
 
     def phase(self, name: str) -> None:
-        self._progress.update(self._task, phase=name, completed=0.0)
+        self._update(phase=name, completed=0.0)
 
     def share(self, done: float) -> None:
-        self._progress.update(self._task, completed=done)
+        self._update(completed=done)
 
     def iteration(self, number: int, eta: float, coverage: float, ess: float) -> None:
         line = f"iteration {number:3d}  eta {eta:.4g}  coverage {coverage:.3f}  ESS {ess / self._n_draws:4.0%}"
-        self._progress.update(self._task, description=line)
+        self._update(description=line)
+
+    def _update(self, **fields: Any) -> None:
+        if self._progress is not None:
+            self._progress.update(self._task, **fields)

@@ -6,18 +6,25 @@ notebook or a cross-validation.
 """
 
 import gc
+import time
 from pathlib import Path
 
 import jax
 
 _MAPS, _LIMIT = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
 _SHARE = 0.6
+_looked = -float("inf")
 
 
-def make_room(share: float = _SHARE) -> bool:
-    """Forget what was compiled if its maps take more than a share of those allowed; it is compiled anew when needed."""
-    if not (_MAPS.exists() and _LIMIT.exists()):
+def make_room(share: float = _SHARE, every: float = 0.0) -> bool:
+    """Forget what was compiled if its maps take more than a share of those allowed; it is compiled anew when needed.
+
+    Looked at once in so many seconds.
+    """
+    global _looked
+    if time.monotonic() < _looked + every or not (_MAPS.exists() and _LIMIT.exists()):
         return False
+    _looked = time.monotonic()
     if _MAPS.read_bytes().count(b"\n") <= share * int(_LIMIT.read_text()):
         return False
     jax.clear_caches()
