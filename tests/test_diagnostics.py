@@ -3,6 +3,7 @@
 import math
 import re
 
+import jax
 import jax.numpy as jnp
 import jaxtyping
 import numpy as np
@@ -252,6 +253,17 @@ def test_pareto_k_leaves_out_what_is_tied_with_the_threshold():
     rows[1] = np.maximum(rows[1], np.sort(rows[1])[-40])
     rows[2] = np.log(np.random.default_rng(0).integers(1, 200, 1000))
     np.testing.assert_allclose(pareto_k(rows), [slow_pareto_k(row) for row in rows], atol=1e-8)
+
+
+def test_pareto_k_finds_the_largest_itself(monkeypatch):
+    """Where the weights are on a GPU, as there."""
+    log_weights = jnp.asarray(generalized_pareto(0.6, (5, 1000)), jnp.float32).at[2, 7].set(jnp.nan)
+    log_weights = log_weights.at[3, 7].set(-jnp.nan)
+    expected = pareto_k(log_weights)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(np, "partition", None)
+    np.testing.assert_allclose(pareto_k(log_weights), expected, rtol=1e-12)
+    assert (expected[2:4] == np.inf).all()
 
 
 def test_pareto_k_far_from_even():

@@ -216,8 +216,23 @@ def test_many_particles_and_zero_weights(scheme, key):
     assert (weights[ancestors] > 0).all()
 
 
-def test_quantile_is_exact_whatever_the_range():
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_quantile_is_exact_whatever_the_range(backend, monkeypatch):
+    """Bit by bit, and several at a time, as on a GPU."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
     values = jnp.asarray([1.0, 2.0, -3e-20, 1e13, -5e30])
     weights = jnp.asarray([0.4, 0.3, 0.3, 0.0, 0.0])
     for probability, exact in ((0.2, -3e-20), (0.5, 1.0), (0.9, 2.0)):
         assert ps.quantile(values, weights, jnp.asarray(probability)) == jnp.asarray(exact)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize(
+    "values", [[0.0, 0.0, 0.0], [-jnp.inf, -1.0, 3e38], [-3.4e38, 3.4e38, jnp.inf]], ids=["zeros", "low", "high"]
+)
+def test_quantile_at_the_ends(backend, values, monkeypatch):
+    """The largest value where more is asked for than the weights sum to, rounded; none beyond it."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    weights = jnp.asarray([0.25, 0.5, 0.249999])
+    found = [float(ps.quantile(jnp.asarray(values), weights, jnp.asarray(p))) for p in (0.0, 0.1, 0.5, 0.9, 1.0)]
+    assert found == [float(jnp.float32(values[i])) for i in (0, 0, 1, 2, 2)]

@@ -130,6 +130,27 @@ def test_coverage_that_does_not_fall_steadily_is_no_answer(result, monkeypatch):
     assert "coverage does not fall steadily with eta: it meets 0.95 nowhere near" in ended.outcome
 
 
+@pytest.mark.parametrize("meets", [True, False])
+def test_fitted_curves_that_disagree_close_in_too(result, monkeypatch, meets):
+    """The rough one is near, and fitted ones point to and fro until no room is left: the last has the say."""
+    loop, found = result.calibration.loop, result.calibration.found
+
+    def reading(self, found, closeness, rough):
+        answer = found.eta * (1.3 if found.eta < middle else 1 / 1.3)
+        found.curve = curve
+        return answer, rough or bool(meets and closeness == np.inf)
+
+    middle, curve = found.sampled * 1.1, found.curve
+    monkeypatch.setattr(Loop, "_reading", reading)
+    monkeypatch.setattr(Loop, "_move", lambda self, state, eta, live: state)
+    fresh = dataclasses.replace(loop, trace=[], best=None)
+    with LiveLine(False, 1) as live:
+        ended = fresh.solve(found.state, found.sampled, cb.Bracket(), 20, live)
+    assert not ended.limited
+    assert ended.converged == meets
+    assert len(fresh.trace) < 12
+
+
 @pytest.mark.parametrize("loss", [None, cb.losses.Absolute(), lambda prediction, y: jnp.abs(prediction - y)])
 def test_the_loss_of_a_regressor(loss):
     kind = {type(None): cb.losses.Squared, cb.losses.Absolute: cb.losses.Absolute}.get(type(loss), cb.losses.Linear)

@@ -296,12 +296,13 @@ def _amiss(found: Found) -> bool:
 
 def _draws(key: PRNGKeyArray, particles: Particles) -> tuple[Float[np.ndarray, "M K"], Float[np.ndarray, " M"]]:
     """Equally weighted draws, and their risk, by stratified resampling, a number for which the particles speak."""
-    theta, weights = np.asarray(particles.theta[:, 0]), np.asarray(particles.weights[0], np.float64)
+    theta, risk, log_weights = jax.device_get((particles.theta, particles.risk, particles.log_weights))
+    weights = np.exp(log_weights[0].astype(np.float64))
     # A quarter as many as particles, so that weights hardly repeat them.
     n = min(_REPORTED, max(len(weights) // 4, 100))
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).astype(np.uint32))
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     cdf = np.cumsum(weights)
     ancestors = np.searchsorted(cdf, (np.arange(n) + rng.uniform(size=n)) / n * cdf[-1], side="right")
     picked = rng.permutation(np.minimum(ancestors, len(weights) - 1))
     # In double precision, in which their means are right however far from zero they are.
-    return theta.T[picked].astype(np.float64), np.asarray(particles.risk[0], np.float64)[picked]
+    return theta[:, 0].T[picked].astype(np.float64), risk[0, picked].astype(np.float64)

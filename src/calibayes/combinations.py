@@ -26,8 +26,8 @@ _WITHIN = 0.75
 def curves(loop: Loop, found: Found, level: float, vectors: Float[np.ndarray, "R K"]) -> tuple[list[Curve], Particles]:
     """The coverage curve of every combination around `found.sampled`; and the particles on the data, pooled."""
     target, eta = loop.target, found.sampled
-    etas = grid_around(found.state.particles, eta)
-    points = points_along(loop.estimate, loop.point_key, target, found.particles, found.eta, etas)
+    etas = grid_around(eta, found.half_width, POINTS)
+    points = points_along(loop.estimate, loop.key, target, found.particles, found.eta, etas)
     values = np.asarray(points, np.float64) @ vectors.T
 
     def levels_of(rows: Particles, at: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from calibayes.functions import as_float
+from calibayes.functions import handed
 
 
 class Coordinates(eqx.Module):
@@ -35,7 +35,9 @@ class Coordinates(eqx.Module):
         low, high = (np.broadcast_to(np.asarray(side, float), (dim,)) for side in (low, high))
         if not (low < high).all():
             raise ValueError(f"prior.bounds must be a pair (low, high) with low below high; got ({low}, {high}).")
-        return Coordinates(as_float(low), as_float(high), not (np.isfinite(low) | np.isfinite(high)).any())
+        free = not (np.isfinite(low) | np.isfinite(high)).any()
+        low, high = jax.device_put((handed(low), handed(high)))
+        return Coordinates(low, high, free)
 
     def constrain(self, z: Float[Array, "K ..."]) -> Float[Array, "K ..."]:
         if self.free:

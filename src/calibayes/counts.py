@@ -105,7 +105,7 @@ class Stored(Counts):
             array[: len(own), 1:] = own
             return array.reshape(-1, length, n_rows + 1)
 
-        return Stored(jnp.asarray(n), placed(mesh, (n_blocks, length, n_rows + 1), part))
+        return Stored(jax.device_put(np.asarray(n, np.int32)), placed(mesh, (n_blocks, length, n_rows + 1), part))
 
     @property
     def n_rows(self) -> int:

@@ -137,39 +137,36 @@ class Curve(eqx.Module):
         if self.groups == 1 or self.in_groups is None:
             return 1.0
         levels = level + (1 - level) * np.linspace(-1, 0.5, 7)
-        group = np.arange(1, len(self.in_groups) + 1) % self.groups
-        ratios = []
-        for at in levels:
-            covered = self.in_groups <= at
-            p, shares = covered.mean(), np.array([covered[group == g].mean() for g in range(self.groups)])
-            if 0 < p < 1:
-                ratios.append(shares.var(ddof=1) * len(covered) / self.groups / (p * (1 - p)))
-        return max(1.0, float(np.mean(ratios))) if ratios else 1.0
+        covered = self.in_groups[:, None] <= levels
+        member = np.arange(1, len(covered) + 1) % self.groups == np.arange(self.groups)[:, None]
+        p, shares = covered.mean(0), member @ covered.astype(float) / member.sum(1)[:, None]
+        known = (p > 0) & (p < 1)
+        if not known.any():
+            return 1.0
+        p = p[known]
+        ratios = shares[:, known].var(0, ddof=1) * len(covered) / self.groups / (p * (1 - p))
+        return max(1.0, float(ratios.mean()))
 
 
 def local_curve(
     target: Target,
     snapshots: Iterable[tuple[Particles, Particles]],
     eta: float,
+    etas: Float[np.ndarray, " G"],
     region: Region,
     points_of: PointsOf,
     level: float,
     groups: int = 1,
-    n_points: int = POINTS,
 ) -> Curve:
-    """The curve around `eta` from particles there, on the data and on every row; averaged over snapshots of them."""
-    levels: list[np.ndarray] = []
-    sizes: list[np.ndarray] = []
-    etas, last = np.empty(0), None
+    """The curve on a grid around `eta` from particles there, on the data and on every row; averaged over snapshots."""
+    found, last = [], None
     for data, rows in snapshots:
-        if not levels:
-            etas = grid_around(rows, eta, n_points)
         if data is not last:
             points, last = points_of(data, etas), data
-        at_etas, of_etas = _levels_on_grid(target, rows, handed(etas - eta), handed(etas), region, points)
-        levels.append(np.asarray(at_etas)[:, 1:])
-        sizes.append(np.asarray(of_etas))
-    return Curve(etas, np.mean(levels, axis=0), np.mean(sizes, axis=0), level, groups, levels[0][n_points // 2])
+        found.append(_levels_on_grid(target, rows, handed(etas - eta), handed(etas), region, points))
+    levels, sizes = zip(*jax.device_get(found), strict=True)
+    mean = np.mean(levels, axis=0)[:, 1:]
+    return Curve(etas, mean, np.mean(sizes, axis=0), level, groups, levels[0][len(etas) // 2, 1:])
 
 
 @jit
@@ -219,15 +216,17 @@ def _densities(target: Target, etas: Float[Array, " G"], points: Float[Array, "G
     return jnp.where(jnp.isnan(density), -jnp.inf, density).T
 
 
-def grid_around(particles: Particles, eta: float, n_points: int = POINTS) -> Float[np.ndarray, " G"]:
-    """As far as log eta can go: the effective size falls by about exp(-variance of the log-weights)."""
-    variance = eta**2 * float(_risk_variance(particles))
-    half_width = float(min(_WIDEST, np.sqrt(np.log(2) / max(variance, 1e-12))))
+def grid_around(eta: float, half_width: float, n_points: int) -> Float[np.ndarray, " G"]:
+    """Learning rates at equal distances in their logarithm."""
     return eta * np.exp(np.linspace(-half_width, half_width, n_points))
 
 
-@jax.jit
-def _risk_variance(particles: Particles) -> Float[Array, ""]:
+def half_width(eta: float, variance: float) -> float:
+    """As far as log eta can go: the effective size falls by about exp(-variance of the log-weights), of the risk's."""
+    return float(min(_WIDEST, np.sqrt(np.log(2) / max(eta**2 * variance, 1e-12))))
+
+
+def risk_variance(particles: Particles) -> Float[Array, ""]:
     """Variance of the risk over particles, median over rows."""
     risk, weights = jnp.where(jnp.isfinite(particles.risk), particles.risk, 0.0), particles.weights
     centred = risk - (risk * weights).sum(-1)[:, None]

@@ -92,7 +92,7 @@ def shares(mesh: Mesh | None, n_blocks: int) -> int:
 def placed(mesh: Mesh | None, shape: tuple[int, ...], part: Callable[[slice], np.ndarray]) -> Array:
     """Blocks of observations, each made where it is kept."""
     if mesh is None:
-        return jnp.asarray(part(slice(0, shape[0])))
+        return jax.device_put(part(slice(0, shape[0])))
     whole = lambda index: slice(*index[0].indices(shape[0])[:2])
     return jax.make_array_from_callback(shape, NamedSharding(mesh, SOME), lambda index: part(whole(index)))
 

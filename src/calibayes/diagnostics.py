@@ -12,11 +12,17 @@ other, which shows what no population can know of itself: that they disagree.
 """
 
 import math
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+
+_ROWS = 64
+_NUMBERS = 2**24
+"""That a GPU may hold at once for tails of weights."""
 
 
 def multi_ess(chain: Float[np.ndarray, "R K"]) -> float:
@@ -54,24 +60,36 @@ def pareto_k(log_weights: Float[np.ndarray | Array, "B M"]) -> Float[np.ndarray,
     constant weights, which have no tail; plus infinity that fewer than five different weights are left to fit, all
     are zero, or one is not a number.
     """
-    log_weights = np.asarray(log_weights)
+    log_weights = log_weights if isinstance(log_weights, jax.Array) else np.asarray(log_weights)
     if log_weights.ndim != 2 or log_weights.shape[1] < 2:
         raise ValueError(f"log_weights must be (rows, draws), with at least 2 draws; got shape {log_weights.shape}.")
     n_draws = log_weights.shape[1]
-    threshold = n_draws - math.ceil(min(n_draws / 5, 3 * math.sqrt(n_draws))) - 1
-    # In order from the threshold on; the draws below it are never sorted.
-    ordered = np.sort(np.partition(log_weights, threshold, axis=1)[:, threshold:], axis=1)
-    resolution = 8 * np.finfo(ordered.dtype).eps
-    ordered = ordered.astype(float)
-    largest = ordered[:, -1:]
-    known = np.isfinite(largest[:, 0])
-    with np.errstate(invalid="ignore"):  # inf - inf on rows that are not known, which leaves no weights to fit
-        constant = known & (ordered[:, -1] - ordered[:, 1] <= resolution * np.maximum(np.abs(ordered[:, -1]), 1))
-        weights = np.exp(ordered - largest)
-    fitted = ~constant & ((np.diff(weights, axis=1) > 0).sum(1) >= 5)
-    k = np.where(constant, -np.inf, np.inf)
-    k[fitted] = _pareto_shape(weights[fitted, 1:] - weights[fitted, :1])
-    return k
+    size = math.ceil(min(n_draws / 5, 3 * math.sqrt(n_draws))) + 1
+    with jax.enable_x64(True):
+        if isinstance(log_weights, jax.Array) and jax.default_backend() != "cpu":
+            return np.asarray(_pareto_k(log_weights, size))
+        # NumPy is quicker to find the largest. So many rows at a time that any number of them is compiled once.
+        tails = np.partition(np.asarray(log_weights), n_draws - size, axis=1)[:, -size:]
+        full = np.concatenate([tails, np.zeros((-len(tails) % _ROWS, size), tails.dtype)])
+        found = [np.asarray(_pareto_k(full[i : i + _ROWS], size)) for i in range(0, len(full), _ROWS)]
+        return np.concatenate([*found, np.empty(0)])[: len(tails)]
+
+
+@partial(jax.jit, static_argnums=1)
+def _pareto_k(log_weights: Float[Array, "B M"], size: int) -> Float[Array, " B"]:
+    """From the largest `size` of each row."""
+    # In ascending order; NaN is the largest, whatever its sign.
+    log_weights = jnp.where(jnp.isnan(log_weights), jnp.nan, log_weights)
+    tail = jnp.sort(log_weights) if log_weights.shape[1] == size else jax.lax.top_k(log_weights, size)[0][:, ::-1]
+    resolution = 8 * float(jnp.finfo(tail.dtype).eps)
+    ordered = tail.astype(float)
+    largest = ordered[:, -1]
+    gap = resolution * jnp.maximum(jnp.abs(largest), 1.0)
+    constant = jnp.isfinite(largest) & (largest - ordered[:, 1] <= gap)
+    weights = jnp.exp(ordered - largest[:, None])
+    fitted = ~constant & ((jnp.diff(weights, axis=1) > 0).sum(1) >= 5)
+    k = _pareto_shape(weights[:, 1:] - weights[:, :1])
+    return jnp.where(fitted, k, jnp.where(constant, -jnp.inf, jnp.inf))
 
 
 def pareto_k_limit(size: int) -> float:
@@ -81,27 +99,32 @@ def pareto_k_limit(size: int) -> float:
     return min(1 - 1 / math.log10(size), 0.7)
 
 
-def _pareto_shape(excess: Float[np.ndarray, "B J"]) -> Float[np.ndarray, " B"]:
+def _pareto_shape(excess: Float[Array, "B J"]) -> Float[Array, " B"]:
     """Shape k of generalized Pareto distributions of the positive numbers on each row, in ascending order.
 
     Zhang and Stephens' (Technometrics 51, 2009) posterior mean of theta = -k / sigma over the profile likelihood,
     on their grid of quantiles of a prior; then drawn towards 1/2 as ten more numbers would, as PSIS does. In units of
     the largest number. Zeros are in no sum, as log(1 - theta 0) = 0, and so need only be left out of the number n.
     """
+    size = excess.shape[1]
     excess = excess / excess[:, -1:]
-    n = (excess > 0).sum(1)
-    quartile = np.take_along_axis(excess, (excess.shape[1] - n + (n + 2) // 4 - 1)[:, None], 1)
-    quartile = np.maximum(quartile, 1e-300)  # so that its inverse is finite
-    n_grid = 30 + math.isqrt(excess.shape[1])
-    theta = 1 + (1 - np.sqrt(n_grid / (np.arange(n_grid) + 0.5)))[None] / (3 * quartile)
-    theta[theta == 0] = np.finfo(float).eps  # where k / theta has a limit, but is 0 / 0
+    number = (excess > 0).sum(1)
+    at, n = jnp.clip(size - number + (number + 2) // 4 - 1, 0, size - 1), number.astype(excess.dtype)
+    quartile = jnp.take_along_axis(excess, at[:, None], 1)
+    quartile = jnp.maximum(quartile, 1e-300)  # so that its inverse is finite
+    n_grid = 30 + math.isqrt(size)
+    quantiles = 1 - jnp.sqrt(n_grid / (jnp.arange(n_grid, dtype=float) + 0.5))
+    theta = 1 + quantiles[None] / (3 * quartile)
+    theta = jnp.where(theta == 0, jnp.finfo(theta.dtype).eps, theta)  # where k / theta has a limit, but is 0 / 0
 
-    def shape(theta: Float[np.ndarray, " B"]) -> Float[np.ndarray, " B"]:
-        return np.log1p(-theta[:, None] * excess).sum(1) / n
+    def shape(theta: Float[Array, " B"]) -> Float[Array, " B"]:
+        return jnp.log1p(-theta[:, None] * excess).sum(1) / n
 
-    k = np.stack([shape(column) for column in theta.T], 1)  # a column at a time stays in the cache
-    profile = n[:, None] * (np.log(-theta / k) - k)
-    posterior = np.exp(profile - profile.max(1, keepdims=True))
+    # A column at a time stays in a processor's cache; elsewhere it is so many launches.
+    at_once = None if jax.default_backend() == "cpu" else max(1, min(n_grid, _NUMBERS // excess.size))
+    k = jax.lax.map(shape, theta.T, batch_size=at_once).T
+    profile = n[:, None] * (jnp.log(-theta / k) - k)
+    posterior = jnp.exp(profile - profile.max(1, keepdims=True))
     mean = (theta * posterior).sum(1) / posterior.sum(1)
     return (n * shape(mean) + 5) / (n + 10)
 
@@ -129,10 +152,10 @@ def population_ess(populations: Float[np.ndarray | Array, "K G M"]) -> Float[np.
     return _population_ess(*_variances(populations), *populations.shape[1:])
 
 
-def agreement(populations: Float[np.ndarray | Array, "K G M"]) -> tuple[float, float]:
-    """The largest R-hat of all quantities, and the smallest effective number of draws."""
-    within, between = _variances(populations)
-    _, n_populations, n_draws = populations.shape
+def agreement(
+    within: Float[np.ndarray, " K"], between: Float[np.ndarray, " K"], n_populations: int, n_draws: int
+) -> tuple[float, float]:
+    """The largest R-hat of all quantities, and the smallest effective number of draws, given their `spread`."""
     sizes = _population_ess(within, between, n_populations, n_draws)
     return float(_r_hat(within, between, n_draws).max()), float(sizes.min())
 
@@ -156,6 +179,11 @@ def _variances(
         )
     if not np.isfinite(draws).all():
         raise ValueError("populations must be finite.")
+    return spread(draws)
+
+
+def spread(draws: Any) -> tuple[Any, Any]:
+    """Mean variance within populations and variance of their means, of quantities (K, G, M) in either kind of array."""
     # From the first draw, so that equal draws have variance zero, not that of rounding.
     first = draws[:, :, :1]
     gaps = draws - first

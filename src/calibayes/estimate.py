@@ -99,6 +99,8 @@ def _optimum(
     centre = mean(particles.theta, particles.weights)[:, 0]
     root = 2 * factor(covariance(particles.theta, particles.weights))[0]
     start = (centre, root, centre, value(centre[:, None, None])[0])
-    (centre, _, best, best_value), _ = jax.lax.scan(improve, start, jax.random.split(key, _ROUNDS))
+    (centre, _, best, best_value), _ = jax.lax.scan(
+        improve, start, jax.random.split(jax.random.fold_in(key, 1), _ROUNDS)
+    )
     best = jnp.where(value(centre[:, None, None])[0] >= best_value, centre, best)
     return target.coordinates.constrain(best)

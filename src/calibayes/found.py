@@ -34,6 +34,10 @@ class Found:
     """The learning rate the state is at; `eta` is read off the curve around it."""
     reach: Reach
     concerns: list[str]
+    half_width: float
+    """How far the curve around the state reaches, in log eta."""
+    intervals: Float[np.ndarray, "K 2"]
+    """Of each parameter on the data."""
     curve: Curve | None = None
     converged: bool = False
     limited: bool = False

@@ -8,29 +8,29 @@ near the level; a bracketing one, and any search's refinement, solves for eta on
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import islice
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from calibayes.assess import assess
 from calibayes.checkpoint import Journal
 from calibayes.cluster import agree, lost
 from calibayes.compiled import compiled
-from calibayes.curve import FEW_POINTS, POINTS, Coverage, Curve, critical_levels, local_curve
+from calibayes.curve import FEW_POINTS, POINTS, Coverage, Curve, grid_around, half_width, local_curve
 from calibayes.estimate import point_estimate, points_along
 from calibayes.found import UNKNOWN_ERROR, Found, concerns_of, standing
-from calibayes.functions import as_float, handed
-from calibayes.particles import Particles, pool, quantile, shift
-from calibayes.precision import require_digits, require_resolution
+from calibayes.functions import handed
+from calibayes.noise import folded, parted
+from calibayes.particles import Particles, pool, shift
+from calibayes.precision import require_precision
 from calibayes.progress import LiveLine
 from calibayes.regions import Region
 from calibayes.result import Record
-from calibayes.samplers.base import Reach, Sampler, Snapshot
+from calibayes.samplers.base import Sampler, Snapshot
 from calibayes.search import Bracket, Search
 from calibayes.target import Target
 
@@ -131,12 +131,11 @@ class Loop:
         return Coverage(int((levels <= self.level).sum()), len(levels)), fresh.concerns
 
     def _search(self, live: LiveLine) -> Found:
-        begin_key, init_key = jax.random.split(jax.random.fold_in(self.key, 0))
+        begin_key, init_key = parted(folded(self.key, 0))
         live.phase("start: posterior on the data")
         self.start = self._step("begin", lambda: self.sampler.begin(begin_key, self.target, self.eta, self.draws))
         self.target = self.start.target
-        require_resolution(self.target.constrained(self.start.particles))
-        require_digits(self.target, self.start.eta)
+        require_precision(self.target, self.start.particles, self.start.eta)
         live.phase("start: bootstrap rows")
         eta = self.eta
         if eta is None:
@@ -156,7 +155,7 @@ class Loop:
 
     def _approximate(self, state: Any, eta: float, live: LiveLine) -> Found:
         """Stochastic approximation: until coverage comes within the tolerance, or the iteration nearest to that."""
-        searching = self.search.init(as_float(eta))
+        searching = _begun(self.search, handed(eta))
         for iteration in range(1, self.max_iterations + 1):
             found = self._assess(state, eta)
             self._record(found, live)
@@ -189,7 +188,8 @@ class Loop:
 
         Rough curves lead to where they say it is. If a fitted one says that it is not, fitted ones lead on.
         """
-        searching, first, sure = search.init(as_float(eta)), eta, False
+        searching: Any = None
+        first, sure = eta, False
         for _ in range(limit):
             found = self._assess(state, eta)
             if record:
@@ -199,9 +199,10 @@ class Loop:
             near = sure
             if not sure:
                 answer, near = self._reading(found, _ROUGHLY * search.closeness, rough=True)
-                searching = self._updated(search, searching, found, answer)
+                if searching is not None or not near:
+                    searching = self._updated(search, searching, found, answer)
             # Two etas so close that curves disagree between them: the fitted one decides.
-            closed = float(searching.high) < np.exp(search.closeness / 4) * float(searching.low)
+            closed = searching is not None and searching.high < np.exp(search.closeness / 4) * searching.low
             if near or closed:
                 found = self._mended(found, live)
                 state = found.state
@@ -214,10 +215,9 @@ class Loop:
                         f"coverage does not fall steadily with eta: it meets {self.level:g} nowhere near {eta:.4g}"
                     )
                     return found
-                searching, sure = searching if sure else search.init(as_float(eta)), True
-                searching = self._updated(search, searching, found, answer)
+                searching, sure = self._updated(search, searching if sure else None, found, answer), True
             eta = answer if searching.low < answer < searching.high else float(searching.eta)
-            searching = eqx.tree_at(lambda s: s.eta, searching, as_float(eta))
+            searching = eqx.tree_at(lambda s: s.eta, searching, handed(eta))
             if not first / _FARTHEST < eta < first * _FARTHEST:
                 found.outcome = self._unreachable(found)
                 return found
@@ -228,8 +228,9 @@ class Loop:
         return found
 
     def _updated(self, search: Bracket, searching: Any, found: Found, answer: float) -> Any:
+        searching = _begun(search, handed(found.eta)) if searching is None else searching
         side = _side(answer, found.eta, self.level, found.coverage)
-        return _update(search, searching, handed(side), handed(self.level))
+        return jax.device_get(_update(search, searching, handed(side), handed(self.level)))
 
     def _step(self, name: str, compute: Callable[[], Any]) -> Any:
         return self.journal.step(name, compute, None if self.best is None else self.best.state)
@@ -261,6 +262,8 @@ class Loop:
         assert found.curve is not None
         covered = int((found.curve.critical_etas() >= eta).sum())
         particles = shift(found.particles, handed(eta - found.eta))
+        point = self.point(particles, eta)
+        self._require_point(np.asarray(point))
         outcome = f"the {self.level:g} sets cover at {self.level:g}"
         if found.reach.repaired is not None and found.reach.repaired.any():
             n = int(found.reach.repaired.sum())
@@ -271,36 +274,41 @@ class Loop:
             eta=eta,
             coverage=Coverage(covered, found.coverage.n_rows),
             particles=particles,
-            point=self.point(particles, eta),
+            point=point,
             converged=True,
             outcome=outcome,
         )
         return self.best
 
     def _assess(self, state: Any, eta: float) -> Found:
-        coverage, point, data, reach, concerns = self.journal.note("assess", lambda: self._assessment(state, eta))
-        return Found(eta, coverage, point, data, state, eta, reach, list(concerns))
+        coverage, point, data, reach, *rest = self.journal.note("assess", lambda: self._assessment(state, eta))
+        concerns, half_width, intervals = rest
+        return Found(eta, coverage, point, data, state, eta, reach, list(concerns), half_width, intervals)
 
-    def _assessment(self, state: Any, eta: float) -> tuple[Coverage, Float[Array, " K"], Particles, Reach, list[str]]:
+    def _assessment(self, state: Any, eta: float) -> tuple[Any, ...]:
         reach = self.sampler.reach(state, eta)
         short = int(reach.short.sum())
         if short:
             raise _OutOfReachError(f"{short} rows did not reach eta = {eta:.4g} within the sampler's cap on rungs")
         data = self.sampler.data(state)
         point = self.point(data, eta)
-        levels = np.asarray(critical_levels(self.target, state.particles, handed(eta), self.region, point))[1:]
+        own = assess(self.target, state.particles, data, handed(eta), self.region, point, handed(self.level))
+        (levels, variance, intervals), invalid, at = jax.device_get((own, reach.invalid, point))
+        self._require_point(at)
+        reach, levels = reach._replace(invalid=int(invalid)), levels[1:]
         coverage = Coverage(int((levels <= self.level).sum()), len(levels))
-        return coverage, point, data, reach, concerns_of(reach, int(np.isnan(levels).sum()))
-
-    @cached_property
-    def point_key(self) -> PRNGKeyArray:
-        return jax.random.fold_in(self.key, 1)
+        concerns = concerns_of(reach, int(np.isnan(levels).sum()))
+        return coverage, point, data, reach, concerns, half_width(eta, float(variance)), intervals
 
     def point(self, particles: Particles, eta: float) -> Float[Array, " K"]:
-        point = point_estimate(self.estimate, self.point_key, self.target, particles, eta)
-        if point.shape != (self.target.dim,) or not np.isfinite(point).all():
-            raise ValueError(f"estimate must be {self.target.dim} finite numbers; got {np.asarray(point)}.")
+        point = point_estimate(self.estimate, self.key, self.target, particles, eta)
+        if point.shape != (self.target.dim,):
+            self._require_point(np.asarray(point))
         return point
+
+    def _require_point(self, point: Float[np.ndarray, "..."]) -> None:
+        if point.shape != (self.target.dim,) or not np.isfinite(point).all():
+            raise ValueError(f"estimate must be {self.target.dim} finite numbers; got {point}.")
 
     def _error(self, found: Found) -> float:
         return abs(found.coverage - self.level)
@@ -330,18 +338,11 @@ class Loop:
 
     def _curve(self, found: Found, snapshots: Any, rough: bool = False) -> Curve:
         def points_of(data: Particles, etas: np.ndarray) -> Float[Array, "G K"]:
-            return points_along(self.estimate, self.point_key, self.target, data, found.eta, etas)
+            return points_along(self.estimate, self.key, self.target, data, found.eta, etas)
 
-        return local_curve(
-            self.target,
-            snapshots,
-            found.eta,
-            self.region,
-            points_of,
-            self.level,
-            self.sampler.populations,
-            FEW_POINTS if rough else POINTS,
-        )
+        etas = grid_around(found.eta, found.half_width, FEW_POINTS if rough else POINTS)
+        populations = self.sampler.populations
+        return local_curve(self.target, snapshots, found.eta, etas, self.region, points_of, self.level, populations)
 
     def _curve_and_data(self, found: Found, rough: bool) -> tuple[Curve, Particles]:
         """The curve from snapshots of the particles, and those on the data, pooled."""
@@ -354,7 +355,7 @@ class Loop:
                 yield snapshot
 
         curve = self._curve(found, tapped(), rough)
-        return curve, pool(data)
+        return curve, data[0] if len(data) == 1 else pool(data)
 
     def _record(self, found: Found, live: LiveLine) -> None:
         record = self.journal.note("record", lambda: self._record_of(found))
@@ -366,7 +367,6 @@ class Loop:
 
     def _record_of(self, found: Found) -> Record:
         sizes = found.reach.ess
-        drawn = self.target.constrained(found.particles)
         return Record(
             iteration=len(self.trace) + 1,
             eta=found.eta,
@@ -376,7 +376,7 @@ class Loop:
             rungs=found.reach.rungs,
             acceptance=found.reach.acceptance,
             seconds=time.perf_counter() - self.began,
-            intervals=np.asarray(_marginal_intervals(drawn, handed(self.level))),
+            intervals=found.intervals,
         )
 
 
@@ -389,17 +389,9 @@ def _side(answer: float, eta: float, level: float, coverage: float) -> float:
     return level if answer >= eta else 0.99 * level
 
 
+_begun = compiled(lambda search, eta: search.init(eta))
 _update = compiled(lambda search, state, coverage, level: search.update(state, coverage, level))
 
 
 class _OutOfReachError(Exception):
     """The sampler did not get to a learning rate."""
-
-
-@jax.jit
-def _marginal_intervals(particles: Particles, level: Float[Array, ""]) -> Float[Array, "K 2"]:
-    theta = jnp.broadcast_to(particles.theta, (len(particles.theta), 2, particles.theta.shape[-1]))
-    tails = jnp.stack([0.5 * (1 - level), 0.5 * (1 + level)])
-    return quantile(
-        theta, jnp.broadcast_to(particles.weights[None], theta.shape), jnp.broadcast_to(tails, theta.shape[:2])
-    )

@@ -5,15 +5,31 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from calibayes.compiled import compiled
 from calibayes.particles import Particles
 from calibayes.target import Target
 
 _ROUNDED = 0.1
 
 
-def require_digits(target: Target, eta: float) -> None:
+def require_precision(target: Target, particles: Particles, eta: float) -> None:
+    """At draws of the posterior: of the parameters, and of the risk."""
+    most, mean, width, rounding = jax.device_get(_size(target, particles))
+    _require_resolution(most, mean, width)
+    _require_digits(target, eta * float(rounding))
+
+
+@compiled
+def _size(
+    target: Target, particles: Particles
+) -> tuple[Float[Array, " K"], Float[Array, " K"], Float[Array, " K"], Float[Array, ""]]:
+    """Of each parameter the largest, mean and standard deviation; and what risks are rounded by."""
+    theta = target.constrained(particles).theta.reshape(target.dim, -1)
+    return jnp.abs(theta).max(1), theta.mean(1), theta.std(1), _rounding(target.base)
+
+
+def _require_digits(target: Target, rounding: float) -> None:
     """Risks must be rounded to much less than what the posterior tells apart."""
-    rounding = eta * float(_rounding(target.base))
     if rounding > _ROUNDED:
         raise ValueError(
             f"the risk is so large, even at the posterior's mean, that {target.base.dtype} rounds eta * risk to "
@@ -21,20 +37,20 @@ def require_digits(target: Target, eta: float) -> None:
         )
 
 
-@jax.jit
 def _rounding(base: Float[Array, "G L"]) -> Float[Array, ""]:
     """Of a sum over blocks: each block's sum is rounded by half the distance to the next float, at most."""
     by_block = jnp.abs(base.sum(1))
     return jnp.sqrt(jnp.square(jnp.nextafter(by_block, jnp.inf) - by_block).sum())
 
 
-def require_resolution(particles: Particles) -> None:
+def _require_resolution(
+    most: Float[np.ndarray, " K"], mean: Float[np.ndarray, " K"], width: Float[np.ndarray, " K"]
+) -> None:
     """Floats near the posterior must be much closer together than the posterior is wide."""
-    theta = np.asarray(particles.theta).reshape(len(particles.theta), -1)
-    coarse = np.spacing(np.abs(theta).max(1)) > 0.05 * theta.std(1)
+    coarse = np.spacing(most) > 0.05 * width
     if coarse.any():
         k = int(np.argmax(coarse))
         raise ValueError(
-            f"parameter {k} is near {theta[k].mean():.3g}, with a posterior only {theta[k].std():.2g} wide: too narrow "
-            f"for {theta.dtype}. Centre y and the columns of X, or enable JAX's x64."
+            f"parameter {k} is near {mean[k]:.3g}, with a posterior only {width[k]:.2g} wide: too narrow "
+            f"for {most.dtype}. Centre y and the columns of X, or enable JAX's x64."
         )

@@ -15,6 +15,7 @@ from calibayes.compiled import compiled
 from calibayes.coordinates import Coordinates
 from calibayes.counts import Counts, Drawn, Poissons, Stored
 from calibayes.devices import ALL, OBSERVATIONS, SOME, mesh_for, placed, shares, summed
+from calibayes.functions import handed
 from calibayes.losses import LinearLoss
 from calibayes.model import GibbsModel
 from calibayes.particles import Particles, uniform_log_weights
@@ -171,7 +172,7 @@ def make_target(model: GibbsModel, data: Any, counts: np.ndarray | Poissons, dim
         model=model,
         data=data,
         counts=(Drawn.of if isinstance(counts, Poissons) else Stored.of)(counts, length, mesh),  # type: ignore[arg-type]
-        reference=jnp.asarray(reference, float),
+        reference=jax.device_put(handed(reference)),
         base=base,
         coordinates=Coordinates.of(model.prior, dim),
         mesh=mesh,
@@ -187,7 +188,7 @@ def first_reference(x: np.ndarray, y: np.ndarray) -> Float[np.ndarray, " K"]:
     fit, _, rank, _ = np.linalg.lstsq(x[::every], y[::every])
     if every > 1 and rank < x.shape[1]:
         fit = np.linalg.lstsq(x, y)[0]
-    return np.asarray(jnp.asarray(fit, float), np.float64)
+    return handed(fit).astype(np.float64)
 
 
 @eqx.filter_jit

@@ -35,7 +35,7 @@ from calibayes.samplers.start import Pilot
 from calibayes.samplers.transport import Carried, Source, TransportState
 from calibayes.target import Target
 
-_MAGIC = b"calibayes checkpoint 3\n"
+_MAGIC = b"calibayes checkpoint 4\n"
 _DTYPES = ("bool", "int8", "int32", "int64", "uint8", "uint32", "uint64", "float32", "float64")
 
 

@@ -13,10 +13,15 @@ from calibayes.losses import Generic
 from calibayes.noise import row_keys
 from calibayes.particles import uniform_log_weights
 from calibayes.samplers import one_mode, pool
-from calibayes.samplers.asmc import start_walking
-from calibayes.samplers.one_mode import NoFitError, climb_by_weights, drawn_by_weights, has_one_mode
+from calibayes.samplers.one_mode import (
+    NoFitError,
+    drawn_by_weights,
+    has_one_mode,
+    matched_by_weights,
+    moved_by_weights,
+)
 from calibayes.samplers.pool import make_pool, rough_draws
-from calibayes.samplers.start import COARSE, CREW, Pilot, at_the_prior, by_mcmc
+from calibayes.samplers.start import CREW, Pilot, by_mcmc, crew_of
 from calibayes.target import evaluate, make_target
 
 N, K, M, ETA, PRIOR = 50, 3, 500, 0.7, 10.0
@@ -99,47 +104,58 @@ def assert_normal(u, size):
     assert np.abs((u**4).mean(1) - 3).max() < 4.5 * (96 / size) ** 0.5 < 1
 
 
-def crew_of(target):
-    return target.rows(jnp.zeros(CREW, int))
+@pytest.fixture(scope="module")
+def matched(problem, key):
+    return matched_by_weights(key, problem[0], M)
 
 
-@pytest.mark.parametrize("eta", [ETA, 40.0])
-def test_a_climb_from_the_prior(problem, key, eta):
+def test_from_the_prior(problem, matched):
     """Of equal weight at the end; resampled from draws of which most count, so worth a third of their number."""
     target, x, y = problem
-    walk_key, walkers = at_the_prior(key, crew_of(target), M)
-    there = climb_by_weights(row_keys(walk_key, CREW), crew_of(target), walkers, eta)
-    np.testing.assert_allclose(there.eta, eta, rtol=1e-6)
-    np.testing.assert_array_equal(there.particles.log_weights, uniform_log_weights((CREW, M)))
-    assert_normal(whitened(there.particles, x, y, eta), CREW * M / 3)
-    again = evaluate(crew_of(target), there.particles.theta)
-    np.testing.assert_allclose(there.particles.risk, again.risk, rtol=1e-4, atol=1e-3)
+    particles, eta = matched
+    np.testing.assert_array_equal(particles.log_weights, uniform_log_weights((CREW, M)))
+    assert_normal(whitened(particles, x, y, eta), CREW * M / 3)
+    again = evaluate(crew_of(target), particles.theta)
+    np.testing.assert_allclose(particles.risk, again.risk, rtol=1e-4, atol=1e-3)
 
 
-def test_a_climb_back(problem, key):
+def test_to_the_matching_learning_rate(problem, matched):
+    """K / tr(Sigma^-1 V) times eta, which squared loss has in closed form: the influence of observation i is
+    eta Sigma x_i r_i, with residuals r from the posterior's mean, where Sigma and r are of that eta itself.
+
+    Of 10,000 draws, worth a third, Sigma is known to sqrt(2 K / 3,000) and V to about as much: 4.5 of 6%, both.
+    """
+    _, x, y = problem
+    _, eta = matched
+    mean, covariance = exact(x, y, eta)
+    influences = eta * covariance @ (x * (y - x @ mean)[:, None]).T
+    matching = eta * K / np.trace(np.linalg.solve(covariance, influences @ influences.T))
+    assert eta == pytest.approx(matching, rel=0.27)
+
+
+def test_up_and_back(problem, key, rough):
     """Down as well as up, and with other random numbers."""
     target, x, y = problem
-    walk_key, walkers = at_the_prior(key, crew_of(target), M)
-    keys = row_keys(walk_key, CREW)
-    up = climb_by_weights(keys, crew_of(target), walkers, 5 * ETA)
-    down = climb_by_weights(keys, crew_of(target), up, ETA)
-    assert_normal(whitened(down.particles, x, y, ETA), CREW * M / 3)
-    assert (np.asarray(down.moves) > np.asarray(up.moves)).all()
-    once = climb_by_weights(keys, crew_of(target), up, 5 * ETA * 1.0001)
-    assert np.abs(np.corrcoef(np.ravel(once.particles.theta[0]), np.ravel(up.particles.theta[0]))[0, 1]) < 0.1
+    up = moved_by_weights(key, target, rough, ETA, 40 * ETA)
+    assert_normal(whitened(up, x, y, 40 * ETA), up.risk.size / 3)
+    down = moved_by_weights(key, target, up, 40 * ETA, ETA)
+    assert_normal(whitened(down, x, y, ETA), down.risk.size / 3)
+    assert abs(np.corrcoef(np.ravel(down.theta[0]), np.ravel(rough.theta[0]))[0, 1]) < 0.1
 
 
 @pytest.fixture(scope="module")
 def rough(problem, key):
-    target, _, _ = problem
-    walk_key, walkers = at_the_prior(key, crew_of(target), 250)
-    return climb_by_weights(row_keys(walk_key, CREW), crew_of(target), walkers, ETA).particles
+    target, x, y = problem
+    mean, covariance = exact(x, y, ETA)
+    normal = np.random.default_rng(1).normal(size=(K, CREW * M))
+    theta = mean[:, None] + np.linalg.cholesky(covariance) @ normal
+    return evaluate(crew_of(target), jnp.asarray(theta.reshape(K, CREW, M), float))
 
 
 def test_draws(problem, rough):
     """Four for each that is kept, of which most count: nearly independent, and nearly all different."""
     target, x, y = problem
-    drawn = drawn_by_weights(row_keys(jax.random.key(3), CREW), crew_of(target), rough, ETA, M)
+    drawn = drawn_by_weights(jax.random.key(3), target, rough, ETA, M)
     assert drawn.theta.shape == (K, CREW, M)
     np.testing.assert_array_equal(drawn.log_weights, uniform_log_weights((CREW, M)))
     assert_normal(whitened(drawn, x, y, ETA), 0.8 * CREW * M)
@@ -178,7 +194,7 @@ def moved_away(target, rough):
 def test_a_fit_that_fails_is_told(problem, rough):
     target, _, _ = problem
     with pytest.raises(NoFitError):
-        drawn_by_weights(row_keys(jax.random.key(3), CREW), crew_of(target), moved_away(target, rough), ETA, M)
+        drawn_by_weights(jax.random.key(3), target, moved_away(target, rough), ETA, M)
 
 
 def test_a_pool_gives_way_to_chains(problem, rough, monkeypatch):
@@ -199,10 +215,11 @@ def test_rows_that_weights_do_badly_on_are_seen(problem, rough):
     target, _, _ = problem
     broken = replace(target, data=jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), target.data))
     with pytest.raises(NoFitError):
-        drawn_by_weights(row_keys(jax.random.key(3), CREW), crew_of(broken), rough, ETA, M)
-    walkers = start_walking(COARSE.kernel, rough, as_float(ETA))
+        drawn_by_weights(jax.random.key(3), broken, rough, ETA, M)
     with pytest.raises(NoFitError):
-        climb_by_weights(row_keys(jax.random.key(3), CREW), crew_of(broken), walkers, 2 * ETA)
+        moved_by_weights(jax.random.key(3), broken, rough, ETA, 2 * ETA)
+    with pytest.raises(NoFitError):
+        matched_by_weights(jax.random.key(3), broken, M)
 
 
 def test_a_ladder_takes_over(problem, key, monkeypatch):
@@ -216,7 +233,7 @@ def test_a_ladder_takes_over(problem, key, monkeypatch):
         tried.append(args)
         raise NoFitError
 
-    monkeypatch.setattr(pool, "climb_by_weights", fails)
+    monkeypatch.setattr(pool, "matched_by_weights", fails)
     by_ladder = rough_draws(key, target, M, None)
     assert len(tried) == 1
     assert not np.array_equal(by_weights.particles.theta, by_ladder.particles.theta)

@@ -277,7 +277,9 @@ def test_rows_fitted_on_are_as_if_all_were(problem, unfitted):
     target, _, _ = problem
     base, eta = unfitted.base, as_float(unfitted.eta)
     rows = np.resize(np.arange(30, 30 + CREW - 5), CREW)
-    carried = transport._refitted(target, base, unfitted.carried, jnp.asarray(rows), eta)
+    carried, some = transport._refitted(target, base, unfitted.carried, jnp.asarray(rows), eta)
+    np.testing.assert_array_equal(some.ess, np.asarray(carried.ess)[rows])
+    np.testing.assert_array_equal(some.particles.log_weights, np.asarray(carried.particles.log_weights)[rows])
     maps = refit(base, unfitted.carried.maps, unfitted.particles.log_weights)
     whole = transport._better(transport.Carried(maps, *weigh(target, base, maps, eta)), unfitted.carried)
     chosen = np.isin(np.arange(target.n_rows), rows)

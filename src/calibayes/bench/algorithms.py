@@ -5,6 +5,8 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+import jax
+
 import calibayes as cb
 from calibayes.bench.measured import Measured, Ratio, timed
 from calibayes.bench.problems import Data, Sizes, heart_disease, median_regression, rows_of
@@ -15,12 +17,16 @@ _TIMED = 2
 
 def measure(sizes: Sizes) -> Measured:
     found = Measured(quick=sizes.quick)
-    for data in (median_regression(sizes.middle), heart_disease()):
-        _one(data, sizes, found)
+    _one(median_regression(sizes.middle), sizes, found)
+    svm = _one(heart_disease(), sizes, found)
+    against, limit = ("one second", 1.0) if jax.default_backend() == "cpu" else ("50 ms", 0.05)
+    name, own = next(iter(svm.items()))
+    found.ratios.append(Ratio(name, against, own.seconds(), limit, None if sizes.quick else 1.0))
     return found
 
 
-def _one(data: Data, sizes: Sizes, found: Measured) -> None:
+def _one(data: Data, sizes: Sizes, found: Measured) -> dict[str, "Repeated"]:
+    """What was timed by transport is given back, to be timed again."""
     particles = sizes.particles
     options: dict[str, Any] = {"bootstrap": rows_of(len(data.y), sizes.rows), "progress": False}
     call = partial(cb.calibrate, data.model, (data.x, data.y), region="box", **options)
@@ -47,6 +53,7 @@ def _one(data: Data, sizes: Sizes, found: Measured) -> None:
             f"{chains.trace[-1].ess:.0f}"
         )
         found.ratios.append(Ratio(name, f"GPC-MCMC, R {sizes.chain:,}", own.seconds(), iterations * once, note=note))
+    return ours
 
 
 class Repeated:

@@ -77,7 +77,6 @@ class Base(eqx.Module):
         """The same, but every row will be dealt the next population."""
         return Base(jnp.roll(self.u, -1, 1), jnp.roll(self.log_density, -1, 0), self.centre, self.root)
 
-    @eqx.filter_jit
     def few(self, n: int) -> "Base":
         """The same with n particles of each population, where a search or a fit needs no more."""
         return Base(self.u[:, :, :n], self.log_density[:, :n], self.centre, self.root)

@@ -13,15 +13,15 @@ importance sampling, as in population Monte Carlo: Cappe et al. 2004).
 Weights also tell where that fails, and then there is the ladder of `start.py`, which takes any posterior.
 """
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from calibayes.functions import handed
-from calibayes.noise import normals, uniforms
+from calibayes.noise import normals, parted, row_keys, uniforms
 from calibayes.particles import (
     Particles,
     covariance,
@@ -30,18 +30,19 @@ from calibayes.particles import (
     factor,
     mean,
     normalise,
-    resample,
     reweight,
     stratified,
     transform,
 )
-from calibayes.samplers.asmc import Walkers, fresh_keys
+from calibayes.samplers.asmc import fresh_keys
+from calibayes.samplers.start import CREW, STAGE, crew_of, first_stage, prior_particles
+from calibayes.sandwich import matching_eta
 from calibayes.target import Target, log_density
 from calibayes.together import jit
 
 _DF = 8
 """Of Student's t; even, so that its chi-squared is a product of uniforms."""
-_LEFT = 0.15
+_LEFT = 0.05
 """A rung leaves this share of the effective size, at least."""
 _STEPS, _APART = 64, 0.35
 """Steps of eta to choose from, each by so much shorter, in logarithms: down to a share of 1e-9 of the way."""
@@ -51,12 +52,17 @@ _SOME = 0.1
 """And of those on the way."""
 _POOR = 0.02
 """A fit after which fewer count has failed."""
-_MOST_RUNGS, _MOST_FITS = 40, 3
-"""To another learning rate; and there."""
+_MOST_RUNGS, _MOST_FITS = 80, 3
+"""In all; and at one learning rate."""
 _MOST_PARAMETERS = 50
 """Half of the draws of a t count where the posterior is normal and has so many; of more, fewer."""
 _OVER = 4
 """Draws for each one that is kept: so many that few are kept twice."""
+
+
+_LAST: Any = np.asarray(True)
+_NOT_LAST: Any = np.asarray(False)
+"""Goals, as programs are handed them."""
 
 
 class NoFitError(Exception):
@@ -85,48 +91,100 @@ class _Fit(NamedTuple):
     root: Float[Array, "K K"]
 
 
-def climb_by_weights(keys: Key[Array, " B"], crew: Target, walkers: Walkers, eta: float) -> Walkers:
-    """Particles of equal weight at `eta`, from such particles at another; all rows are of the same density."""
-    walkers, ok = _climb(keys, crew, walkers, handed(eta))
+def matched_by_weights(key: PRNGKeyArray, target: Target, n: int) -> tuple[Particles, float]:
+    """N draws in each population at the learning rate where the posterior's spread matches the sandwich's, of equal
+    weight; and that learning rate. From the prior.
+    """
+    prior_key, walk_key = parted(key)
+    particles, first = _at_the_prior(prior_key, target, n)
+    particles, eta, ok = _travel(walk_key, target, particles, handed(0.0), first, _NOT_LAST)
+    eta, ok = jax.device_get((eta, ok))
     if not ok:
         raise NoFitError
-    return walkers
+    return particles, float(eta)
 
 
-def drawn_by_weights(keys: Key[Array, " B"], crew: Target, rough: Particles, eta: float, n: int) -> Particles:
-    """N draws at `eta` on each row, of equal weight, from others there."""
-    particles, ok = _drawn(keys, crew, rough, handed(eta), n)
+def moved_by_weights(key: PRNGKeyArray, target: Target, particles: Particles, eta: float, to: float) -> Particles:
+    """Draws of equal weight at another learning rate, as many."""
+    particles, _, ok = _travel(key, target, particles, handed(eta), handed(to), _LAST)
+    if not ok:
+        raise NoFitError
+    return particles
+
+
+def drawn_by_weights(key: PRNGKeyArray, target: Target, rough: Particles, eta: float, n: int) -> Particles:
+    """N draws in each population, of equal weight, from others at the same learning rate."""
+    particles, ok = _drawn(key, target, rough, handed(eta), n)
     if not ok:
         raise NoFitError
     return particles
 
 
 @jit
-def _climb(
-    keys: Key[Array, " B"], crew: Target, walkers: Walkers, eta: Float[Array, ""]
-) -> tuple[Walkers, Bool[Array, ""]]:
-    n_rows, size = walkers.particles.risk.shape
+def _at_the_prior(key: PRNGKeyArray, target: Target, n: int) -> tuple[Particles, Float[Array, ""]]:
+    """Draws of it, and where to go first."""
+    particles = prior_particles(key, crew_of(target), n)
+    return particles, first_stage(particles)
+
+
+class _Journey(NamedTuple):
+    rung: Int[Array, ""]
+    fits: Int[Array, ""]
+    """At the goal."""
+    particles: Particles
+    eta: Float[Array, ""]
+    goal: Float[Array, ""]
+    last: Bool[Array, ""]
+    """Whether there is none after it."""
+    counting: Float[Array, ""]
+    """Effective size of all particles together."""
+    over: Bool[Array, ""]
+
+
+@jit
+def _travel(
+    key: PRNGKeyArray,
+    target: Target,
+    start: Particles,
+    eta: Float[Array, ""],
+    goal: Float[Array, ""],
+    last: Bool[Array, ""],
+) -> tuple[Particles, Float[Array, ""], Bool[Array, ""]]:
+    """Particles of equal weight at the goal, from such particles at `eta`; where they are, and whether that is it.
+
+    A goal that is not the last is followed by another, until it is within a factor of two of the learning rate that
+    matches there; then by that one.
+    """
+    crew, keys = crew_of(target), row_keys(key, CREW)
+    n_rows, size = start.risk.shape
     everything = n_rows * size
 
-    def going_on(carry):
-        rung, fits, _, at, counting = carry
-        arrived = (at == eta) & (counting >= _SOME * everything)
-        return ~arrived & (counting >= _POOR * everything) & (rung < _MOST_RUNGS) & (fits < _MOST_FITS)
+    def going_on(at: _Journey):
+        lost = ~(at.counting >= _POOR * everything) | (at.rung >= _MOST_RUNGS) | (at.fits >= _MOST_FITS)
+        return ~at.over & ~lost
 
-    def up(carry):
-        rung, fits, particles, at, _ = carry
-        fit, at = _next(particles, at, eta)
-        particles = _weighted(fresh_keys(keys, 2, walkers.moves + rung), crew, fit, at, size)
-        return rung + 1, fits + (at == eta).astype(int), particles, at, ess(particles.log_weights.reshape(-1))
+    def up(at: _Journey) -> _Journey:
+        fit, eta = _next(at.particles, at.eta, at.goal)
+        particles = _weighted(fresh_keys(keys, 2, jnp.full(n_rows, at.rung)), crew, fit, eta, size)
+        counting = ess(particles.log_weights.reshape(-1))
+        there = (eta == at.goal) & (counting >= _SOME * everything)
+        fits = jnp.where(there, 0, at.fits + (eta == at.goal).astype(int))
+        further, here = lambda: _onward(crew, particles, eta), lambda: (at.goal, at.last)
+        goal, last = jax.lax.cond(there & ~at.last, further, here)
+        return _Journey(at.rung + 1, fits, particles, eta, goal, last, counting, there & at.last)
 
-    none = jnp.zeros((), int)
-    start = (none, none, walkers.particles, walkers.eta[0], jnp.asarray(everything, float))
-    rungs, _, particles, at, counting = jax.lax.while_loop(going_on, up, start)
-    moves = walkers.moves + rungs
-    everywhere = jnp.ones(n_rows, bool)
-    particles = resample(fresh_keys(keys, 3, moves), _row_by_row(particles), everywhere)
-    there = (at == eta) & (counting >= _SOME * everything)
-    return replace(walkers, particles=particles, eta=jnp.full(n_rows, eta), moves=moves), there
+    none, no = jnp.zeros((), int), jnp.zeros((), bool)
+    first = _Journey(none, none, start, eta, goal, last, jnp.asarray(everything, float), no)
+    end = jax.lax.while_loop(going_on, up, first)
+    return _kept(fresh_keys(keys, 3, jnp.full(n_rows, end.rung)), _row_by_row(end.particles), size), end.eta, end.over
+
+
+def _onward(crew: Target, particles: Particles, eta: Float[Array, ""]) -> tuple[Float[Array, ""], Bool[Array, ""]]:
+    """Where to go from a goal, and whether that is the last."""
+    matching = matching_eta(crew, particles.flat(), eta[None])
+    matching = jnp.where(jnp.isfinite(matching), matching, jnp.inf)
+    near = jnp.minimum(eta / matching, matching / eta) > 0.5
+    return jnp.where(near, matching, jnp.minimum(matching, STAGE * eta)), near
 
 
 def _next(particles: Particles, at: Float[Array, ""], eta: Float[Array, ""]) -> tuple[_Fit, Float[Array, ""]]:
@@ -167,12 +225,16 @@ def _row_by_row(particles: Particles) -> Particles:
 
 @jit
 def _drawn(
-    keys: Key[Array, " B"], crew: Target, rough: Particles, eta: Float[Array, ""], n: int
+    key: PRNGKeyArray, target: Target, rough: Particles, eta: Float[Array, ""], n: int
 ) -> tuple[Particles, Bool[Array, ""]]:
-    one = rough.flat()
-    many = _weighted(fresh_keys(keys, 0, jnp.zeros(len(keys), int)), crew, _fit(one, one.log_weights), eta, _OVER * n)
-    rows = _row_by_row(many)
-    weights = rows.weights
-    kept = jax.vmap(stratified, (0, 0, None))(fresh_keys(keys, 1, jnp.zeros(len(keys), int)), weights, n)
-    there = ess(rows.log_weights).min() >= _FAIR * weights.shape[-1]
-    return many.picked(kept), there
+    keys, one = row_keys(key, CREW), rough.flat()
+    fit = _fit(one, one.log_weights)
+    once = jnp.zeros(CREW, int)
+    rows = _row_by_row(_weighted(fresh_keys(keys, 0, once), crew_of(target), fit, eta, _OVER * n))
+    there = ess(rows.log_weights).min() >= _FAIR * _OVER * n
+    return _kept(fresh_keys(keys, 1, once), rows, n), there
+
+
+def _kept(keys: Key[Array, " B"], particles: Particles, n: int) -> Particles:
+    """N of every row, as often as they weigh."""
+    return particles.picked(jax.vmap(stratified, (0, 0, None))(keys, particles.weights, n))

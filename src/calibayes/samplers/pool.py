@@ -17,23 +17,38 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from calibayes.compiled import compiled
-from calibayes.diagnostics import agreement
+from calibayes.diagnostics import agreement, spread
 from calibayes.functions import handed
-from calibayes.noise import row_keys
+from calibayes.noise import parted, row_keys
 from calibayes.particles import Particles, uniform_log_weights
 from calibayes.samplers.asmc import Walkers, start_walking
-from calibayes.samplers.one_mode import NoFitError, climb_by_weights, drawn_by_weights, has_one_mode
+from calibayes.samplers.one_mode import (
+    NoFitError,
+    drawn_by_weights,
+    has_one_mode,
+    matched_by_weights,
+    moved_by_weights,
+)
 from calibayes.samplers.onto import enough_observations, onto_all
-from calibayes.samplers.start import COARSE, CREW, Pilot, at_the_prior, by_mcmc, centre, climb_to
+from calibayes.samplers.start import (
+    COARSE,
+    CREW,
+    STAGE,
+    Pilot,
+    at_the_prior,
+    by_mcmc,
+    centre,
+    climb_to,
+    crew_of,
+    first_stage,
+)
 from calibayes.sandwich import matching_eta
-from calibayes.target import Target, evaluate
+from calibayes.target import Target
 from calibayes.together import jit
 
-_STAGE = 16.0
-_MOST_STAGES = 20
+_MOSTSTAGES = 20
 _SOME_MATCH = 0.01
 _NO_MATCH = 1e-6
 _ROUNDS = 3
@@ -70,36 +85,39 @@ def rough_draws(
     key: PRNGKeyArray, target: Target, n_particles: int, start: tuple[Float[Array, "M K"], float] | None
 ) -> Pilot:
     """For pools of so many, at the matching learning rate, from the prior; or at the user's, from draws there."""
-    climb_key, pick_key = jax.random.split(key)
+    climb_key, pick_key = parted(key)
     n_rough = max(n_particles // _ROUGHLY, _FEWEST, _A_PARAMETER * target.dim)
     if start is None:
         particles, eta = _from_the_prior(climb_key, target, n_rough)
     else:
         draws, eta = start
-        particles = _pick(pick_key, _crew(target), draws, n_rough)
+        particles = _pick(pick_key, crew_of(target), draws, n_rough)
     target = target.recentre(centre(target, particles))
-    return Pilot(target, evaluate(_crew(target), particles.theta), eta)
+    return Pilot(target, _on_crew(target, particles.theta), eta)
 
 
 def moved_draws(key: PRNGKeyArray, rough: Pilot, eta: float) -> Pilot:
-    """Rough draws at another learning rate."""
-    walkers = start_walking(COARSE.kernel, rough.particles, handed(rough.eta))
-    climb = _Climb(row_keys(key, CREW), _crew(rough.target))
-    return Pilot(rough.target, climb(walkers, eta).particles, eta)
+    """Rough draws at another learning rate: by weights, where these will do, or by a ladder."""
+    target, particles, before = rough
+    if has_one_mode(target):
+        with suppress(NoFitError):
+            return Pilot(target, moved_by_weights(key, target, particles, before, eta), eta)
+    walkers = start_walking(COARSE.kernel, particles, handed(before))
+    return Pilot(target, climb_to(row_keys(key, CREW), crew_of(target), walkers, eta).particles, eta)
 
 
 def make_pool(key: PRNGKeyArray, rough: Pilot, n_particles: int) -> Pool:
     """By weights, where these will do; or rough draws, each several times, moved until every population has forgotten
     them and all agree, or for some rounds.
     """
-    weights_key, *round_keys = jax.random.split(key, 1 + _ROUNDS)
-    crew = _crew(rough.target)
-    if has_one_mode(crew):
-        keys = row_keys(weights_key, CREW)
+    weights_key, *round_keys = parted(key, 1 + _ROUNDS)
+    if has_one_mode(rough.target):
         with suppress(NoFitError):
-            pool = _judged(rough, drawn_by_weights(keys, crew, rough.particles, rough.eta, n_particles))
+            particles = drawn_by_weights(weights_key, *rough, n_particles)
+            pool = _judged(rough, particles)
             if not pool.concerns:
                 return pool
+    crew = crew_of(rough.target)
     particles = _repeated(rough.particles, n_particles)
     for round_key in round_keys:
         walkers, _ = by_mcmc(round_key, crew, particles, rough.eta, at_least=0)
@@ -111,15 +129,20 @@ def make_pool(key: PRNGKeyArray, rough: Pilot, n_particles: int) -> Pool:
 
 
 def _judged(rough: Pilot, particles: Particles) -> Pool:
-    values = np.concatenate([particles.theta, particles.risk[None]])
-    return Pool(rough.target, particles, rough.eta, *agreement(values))
+    spreads = jax.device_get(_spread(particles))
+    return Pool(rough.target, particles, rough.eta, *agreement(*spreads, *particles.risk.shape))
+
+
+@jit
+def _spread(particles: Particles) -> tuple[Float[Array, " P"], Float[Array, " P"]]:
+    return spread(jnp.concatenate([particles.theta, particles.risk[None]]))
 
 
 def _from_the_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float]:
     """At the matching learning rate. Of many observations over some first, if these will do."""
-    climb_key, pick_key, resample_key = jax.random.split(key, 3)
+    climb_key, pick_key, resample_key = parted(key, 3)
     n_few = enough_observations(target.dim)
-    if int(target.counts.n) > 2 * n_few:
+    if target.base.size > 2 * n_few and int(target.counts.n) > 2 * n_few:
         few = target.some(pick_key, n_few)
         try:
             particles, eta = _to_the_matching_eta(climb_key, few, n_particles)
@@ -129,7 +152,7 @@ def _from_the_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tupl
         except RuntimeError:
             # Nothing to be seen of the few: what there is to see may be rare.
             return _to_the_matching_eta(climb_key, target, n_particles)
-        crew = _crew(target.recentre(centre(few, particles)))
+        crew = crew_of(target.recentre(centre(few, particles)))
         on_all = onto_all(resample_key, crew, few, particles, eta)
         if on_all is not None:
             return on_all, eta
@@ -137,69 +160,54 @@ def _from_the_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tupl
 
 
 def _to_the_matching_eta(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float]:
-    """Up from the prior until eta is within a factor of two of the matching value; then to that value.
+    """Up from the prior: by weights, where these will do, or by a ladder."""
+    if has_one_mode(target):
+        with suppress(NoFitError):
+            return matched_by_weights(key, target, n_particles)
+    return _up_a_ladder(key, target, n_particles)
+
+
+def _up_a_ladder(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float]:
+    """Until eta is within a factor of two of the matching value; then to that value.
 
     All populations count as one there: within one, draws that were so recently the same have too little spread.
 
     Where the loss is a step function the posterior ends up on one step and no observation moves it any more, and where
     a plane separates two classes the hinge loss soon is zero: then to where the match was best.
     """
-    crew = _crew(target)
+    crew = crew_of(target)
     walk_key, walkers = at_the_prior(key, crew, n_particles)
-    climb = _Climb(row_keys(walk_key, CREW), crew)
-    eta = _first_eta(walkers.particles)
+    keys = row_keys(walk_key, CREW)
+    eta = float(first_stage(walkers.particles))
     best, closest = eta, 0.0
-    for _ in range(_MOST_STAGES):
-        walkers = climb(walkers, eta)
+    for _ in range(_MOSTSTAGES):
+        walkers = climb_to(keys, crew, walkers, eta)
         matching = float(_matching(target, walkers))
         matching = matching if np.isfinite(matching) else np.inf
         match = min(eta / matching, matching / eta)
         if match > closest:
             best, closest = eta, match
         if match > 0.5:
-            return climb(walkers, matching).particles, matching
-        if closest > _SOME_MATCH and eta > _STAGE * best:
+            return climb_to(keys, crew, walkers, matching).particles, matching
+        if closest > _SOME_MATCH and eta > STAGE * best:
             break
-        eta = min(matching, _STAGE * eta)
+        eta = min(matching, STAGE * eta)
     if closest <= _NO_MATCH:
         raise RuntimeError(
             f"the posterior does not follow the data, at no learning rate up to {eta:.3g}: does the loss depend on the "
             "parameters? To start from a learning rate of your own, pass eta_init= with draws=."
         )
-    return climb(walkers, best).particles, best
+    return climb_to(keys, crew, walkers, best).particles, best
+
+
+@jit
+def _on_crew(target: Target, theta: Float[Array, "K R M"]) -> Particles:
+    return crew_of(target).evaluate(theta)
 
 
 @jit
 def _matching(target: Target, walkers: Walkers) -> Float[Array, ""]:
     return matching_eta(target, walkers.particles.flat(), walkers.eta[:1])
-
-
-def _first_eta(particles: Particles) -> float:
-    """Small enough for the prior to matter still: of the order of one over the spread of the risk under it."""
-    risk = np.asarray(particles.risk)
-    low, high = np.quantile(risk[np.isfinite(risk)], [0.25, 0.75])
-    return float(1 / max(high - low, 1e-6))
-
-
-class _Climb:
-    """To other learning rates: by weights, until these will not do, or by a ladder."""
-
-    def __init__(self, keys: Key[Array, " R"], crew: Target):
-        self.keys, self.crew, self.by_weights = keys, crew, has_one_mode(crew)
-
-    def __call__(self, walkers: Walkers, eta: float) -> Walkers:
-        if self.by_weights:
-            try:
-                return climb_by_weights(self.keys, self.crew, walkers, eta)
-            except NoFitError:
-                self.by_weights = False
-        return climb_to(self.keys, self.crew, walkers, eta)
-
-
-@compiled
-def _crew(target: Target) -> Target:
-    """The data's row, once for each population."""
-    return target.rows(jnp.zeros(CREW, int))
 
 
 @eqx.filter_jit

@@ -39,6 +39,9 @@ _FROM_ELSEWHERE = 64
 _PATIENCE = 200
 _AT_ONCE = 64
 
+STAGE = 16.0
+"""On the way from the prior eta grows by this at most before it is looked at whether the posterior's spread matches."""
+
 CREW = 20
 """Rows that are sampled at once where a few are: the populations of a pool, an audit, a repair. One shape, so that
 they share what is compiled."""
@@ -65,7 +68,7 @@ def from_prior(key: PRNGKeyArray, target: Target, eta: float, n_particles: int) 
 def at_the_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[PRNGKeyArray, Walkers]:
     """Particles at eta 0 about to leave, each row's its own; and a key for the way."""
     prior_key, walk_key = jax.random.split(key)
-    particles = _prior_particles(prior_key, target, n_particles)
+    particles = prior_particles(prior_key, target, n_particles)
     alive = int(np.isfinite(particles.risk).sum(-1).min())
     if alive < _ALIVE:
         raise ValueError(
@@ -257,7 +260,24 @@ def _with_particles(walkers: Walkers, particles: Particles) -> Walkers:
 
 
 @jit
-def _prior_particles(key: PRNGKeyArray, target: Target, n_particles: int) -> Particles:
+def first_stage(particles: Particles) -> Float[Array, ""]:
+    """A learning rate small enough for the prior, which the particles are of, to matter still: of the order of one over
+    the spread of the risk. Not a number if too few risks are any.
+    """
+    alive = jnp.isfinite(particles.risk)
+    low, high = jnp.nanquantile(jnp.where(alive, particles.risk, jnp.nan), jnp.array([0.25, 0.75]))
+    return jnp.where(alive.sum(-1).min() >= _ALIVE, 1 / jnp.maximum(high - low, 1e-6), jnp.nan)
+
+
+@compiled
+def crew_of(target: Target) -> Target:
+    """The data's row, once for each population."""
+    return target.rows(jnp.zeros(CREW, int))
+
+
+@jit
+def prior_particles(key: PRNGKeyArray, target: Target, n_particles: int) -> Particles:
+    """Draws of the prior on every row, each row's its own."""
     draw = lambda key: target.model.prior.sample(key, (n_particles, target.dim)).astype(target.reference.dtype)
     theta = jax.lax.map(draw, jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(target.n_rows)))
     return target.evaluate(target.coordinates.unconstrain(jnp.moveaxis(theta, -1, 0)))

@@ -14,7 +14,7 @@ that no particle came to, an audit can (`calibayes.audit`).
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -27,7 +27,7 @@ from calibayes.compiled import compiled
 from calibayes.diagnostics import pareto_k, pareto_k_limit
 from calibayes.functions import handed
 from calibayes.given import integer
-from calibayes.noise import row_keys
+from calibayes.noise import folded, parted, row_keys
 from calibayes.particles import Particles, choose, ess
 from calibayes.regions import Region
 from calibayes.samplers.asmc import start_walking
@@ -35,7 +35,7 @@ from calibayes.samplers.base import Reach, Sampler, Snapshot
 from calibayes.samplers.guess import first_eta
 from calibayes.samplers.maps import ENOUGH, Base, Maps, first_maps, jackknifed, refit, spread, weigh
 from calibayes.samplers.pool import Pool, make_pool, moved_draws, rough_draws
-from calibayes.samplers.start import COARSE, CREW, Pilot, by_mcmc, climb_to, from_prior
+from calibayes.samplers.start import COARSE, CREW, Pilot, by_mcmc, climb_to, crew_of, from_prior
 from calibayes.target import Target
 from calibayes.together import jit
 
@@ -77,6 +77,8 @@ class Source(NamedTuple):
 
     pool: Pool
     base: Base
+    few: Base
+    """With some of the particles of each population, to search by."""
     moves: Float[Array, "K B"]
 
 
@@ -109,7 +111,8 @@ class TransportState(NamedTuple):
     @property
     def base(self) -> Base:
         """Of the pool, with as many particles as are carried."""
-        return _of_size(self.source.base, _n_particles(self.carried))
+        few = self.source.few
+        return few if _n_particles(self.carried) == few.log_density.shape[-1] else self.source.base
 
 
 class Transport(Sampler):
@@ -161,22 +164,15 @@ class Transport(Sampler):
         """Some of the pool on every row at `eta`, by maps that will do to search by."""
         rough, step = _follow(key, rough, eta)
         if step not in sources:
-            mix_key = jax.random.fold_in(jax.random.fold_in(key, 3), step % 2**32)
+            mix_key = folded(key, 3, step)
             pool = make_pool(mix_key, rough[step], self.size(target.dim))
-            base = Base.of(pool.particles, handed(pool.eta))
-            moves = jackknifed(target, pool.particles, handed(pool.eta))
-            sources = sources | {step: Source(pool, base, moves)}
+            sources = sources | {step: Source(pool, *_bases(target, pool.particles, handed(pool.eta)))}
         source = sources[step]
-        pool, base, moves = source
-        at, ratio = handed(eta), handed(pool.eta / eta)
-        crew = target.rows(jnp.zeros(CREW, int))
-        data, _ = weigh(crew, base, spread(base, crew, ratio), at)
-        maps = first_maps(target, base, moves, ratio)
-        size = base.log_density.shape[-1]
-        few = _of_size(base, min(size, max(size // _PART, ENOUGH * target.dim, _FEWEST)))
-        first = Carried(maps, *weigh(target, few, maps, at))
+        at, ratio = handed(eta), handed(source.pool.eta / eta)
+        data, maps = _placed(target, source.base, source.moves, ratio, at)
+        first = Carried(maps, *weigh(target, source.few, maps, at))
         none = np.zeros(target.n_rows, bool)
-        state = TransportState(rough, sources, source, eta, data.flat(), first, key, 1, False, none, none)
+        state = TransportState(rough, sources, source, eta, data, first, key, 1, False, none, none)
         state = self._fit(target, state, _OF_ALL, 0.5, min(2, self.max_evaluations))
         state = self._fit(target, state, _FAIR, 0.5, self.max_evaluations)
         if not _count(state.carried, _FAIR, 0.5):
@@ -199,8 +195,7 @@ class Transport(Sampler):
         """
         carried, evaluations, base = state.carried, state.evaluations, state.base
         while evaluations < limit and not _count(carried, wanted, share):
-            maps = refit(base, carried.maps, carried.particles.log_weights)
-            carried = _better(Carried(maps, *weigh(target, base, maps, handed(state.eta))), carried)
+            carried = _fitted_on(target, base, carried, handed(state.eta))
             evaluations += 1
         return state._replace(carried=carried, evaluations=evaluations)
 
@@ -221,9 +216,12 @@ class Transport(Sampler):
             # Not too many, which is a matter of the maps; and some in any case, so that what is compiled does not
             # depend on the data.
             poor = poor[np.argsort(sizes[poor])][: _SOME_CREWS * CREW] if len(poor) else np.argsort(sizes)[:CREW]
-            for rows in _crews(poor):
-                carried = _refitted(target, base, carried, jnp.asarray(rows), eta)
-            failed[poor] = failing(np.asarray(carried.particles.log_weights)[poor], np.asarray(carried.ess)[poor])
+            crews, judged = _crews(poor), []
+            for rows in crews:
+                carried, some = _refitted(target, base, carried, rows, eta)
+                judged.append((some.particles.log_weights, some.ess))
+            for rows, weights in zip(crews, judged, strict=True):
+                failed[rows] = failing(*weights)
         return state._replace(carried=carried, fitted=True), failed
 
     def data(self, state: TransportState) -> Particles:
@@ -244,7 +242,7 @@ class Transport(Sampler):
         return Reach(
             short=np.zeros(len(state.repaired), bool),
             unmixed=state.unmixed,
-            invalid=int(_nans(state.particles)),
+            invalid=_nans(state.particles),
             rungs=state.evaluations,
             acceptance=float("nan"),
             ess=np.asarray(_ess(state.particles.log_weights) if state.repaired.any() else state.carried.ess),
@@ -271,7 +269,7 @@ class Transport(Sampler):
         for start, crew in enumerate(_crews(failed)):
             rows = failed[start * CREW : (start + 1) * CREW]
             again, some = jnp.asarray(np.resize(np.arange(len(rows)), CREW)), jnp.asarray(crew)
-            key = jax.random.fold_in(jax.random.fold_in(state.key, 2), int(rows[0]))
+            key = folded(state.key, 2, int(rows[0]))
             sampled, settled = _finish(key, target.rows(some), _some_maps(state.carried.maps, some), state)
             particles = particles.with_rows(some, sampled.rows(again))
             unmixed[rows] = ~settled[: len(rows)]
@@ -290,24 +288,21 @@ def _count(carried: Carried, wanted: float, share: float) -> bool:
     return bool((np.asarray(carried.ess) >= wanted * _n_particles(carried)).mean() >= share)
 
 
-def _of_size(base: Base, n: int) -> Base:
-    return base if n == base.log_density.shape[-1] else base.few(n)
-
-
-def _crews(rows: Int[np.ndarray, " R"]) -> list[Int[np.ndarray, " C"]]:
+def _crews(rows: Int[np.ndarray, " R"]) -> list[Any]:
     """Rows by full crews, whose last come again, so that any number of rows is compiled once."""
     return [np.resize(rows[start : start + CREW], CREW) for start in range(0, len(rows), CREW)]
 
 
-def failing(
-    log_weights: Float[Array | np.ndarray, "B M"], ess: Float[Array | np.ndarray, " B"]
-) -> Bool[np.ndarray, " B"]:
+def failing(log_weights: Float[Array, "B M"], ess: Float[Array, " B"]) -> Bool[np.ndarray, " B"]:
     """Rows whose weights, of that effective size, are not to be trusted."""
     size, sizes = log_weights.shape[-1], np.asarray(ess)
     failed = sizes < LOW_ESS * size
     # Where the weights are all but even, the shape of their tail says nothing.
     doubtful = np.flatnonzero(~failed & (sizes < GOOD * size))
-    failed[doubtful] = pareto_k(np.asarray(log_weights)[doubtful]) > pareto_k_limit(size)
+    if len(doubtful):
+        on_host = jax.default_backend() == "cpu"
+        k = pareto_k(np.asarray(log_weights)[doubtful]) if on_host else pareto_k(log_weights)[doubtful]
+        failed[doubtful] = k > pareto_k_limit(size)
     return failed
 
 
@@ -319,7 +314,7 @@ def _follow(key: PRNGKeyArray, rough: dict[int, Pilot], eta: float) -> tuple[dic
     outward = 1 if wanted > 0 else -1
     for step in range(outward, wanted + outward, outward) if wanted else ():
         if step not in rough:
-            move_key = jax.random.fold_in(jax.random.fold_in(key, 1), step % 2**32)
+            move_key = folded(key, 1, step)
             rough = rough | {step: moved_draws(move_key, rough[step - outward], rough[0].eta * _STEP**step)}
     return rough, wanted
 
@@ -328,7 +323,7 @@ def _finish(
     key: PRNGKeyArray, target: Target, maps: Maps, state: TransportState
 ) -> tuple[Particles, Bool[np.ndarray, " R"]]:
     """Particles on some rows by ASMC*, from transported ones spread out and weighted for a fraction of eta."""
-    climb_key, mix_key, prior_key = jax.random.split(key, 3)
+    climb_key, mix_key, prior_key = parted(key, 3)
     eta = state.eta / _BROADER
     broad, sizes = weigh(target, state.source.base, Maps(maps.centre, maps.root * _BROADER**0.5), handed(eta))
     walkers = start_walking(COARSE.kernel, broad, handed(eta))
@@ -340,6 +335,31 @@ def _finish(
         particles = _choose(jnp.asarray(hopeless), anew, particles)
     walkers, settled = by_mcmc(mix_key, target, particles, state.eta, at_least=0)
     return walkers.particles, np.asarray(settled)
+
+
+@jit
+def _bases(target: Target, pool: Particles, eta: Float[Array, ""]) -> tuple[Base, Base, Float[Array, "K B"]]:
+    """What maps from a pool begin with: itself, some of it, and how far each row is."""
+    base, size = Base.of(pool, eta), pool.risk.shape[-1]
+    few = base.few(min(size, max(size // _PART, ENOUGH * target.dim, _FEWEST)))
+    return base, few, jackknifed(target, pool, eta)
+
+
+@jit
+def _placed(
+    target: Target, base: Base, moves: Float[Array, "K B"], ratio: Float[Array, ""], eta: Float[Array, ""]
+) -> tuple[Particles, Maps]:
+    """The pool on the data at a learning rate, as one row, and the first maps from it to every row."""
+    crew = crew_of(target)
+    data, _ = weigh(crew, base, spread(base, crew, ratio), eta)
+    return data.flat(), first_maps(target, base, moves, ratio)
+
+
+@jit
+def _fitted_on(target: Target, base: Base, carried: Carried, eta: Float[Array, ""]) -> Carried:
+    """Every row's map fitted once more."""
+    maps = refit(base, carried.maps, carried.particles.log_weights)
+    return _better(Carried(maps, *weigh(target, base, maps, eta)), carried)
 
 
 @compiled
@@ -357,14 +377,15 @@ def _better(new: Carried, old: Carried) -> Carried:
 
 
 @jit
-def _refitted(target: Target, base: Base, carried: Carried, rows: Int[Array, " R"], eta: Float[Array, ""]) -> Carried:
-    """Some of the rows fitted once more."""
+def _refitted(
+    target: Target, base: Base, carried: Carried, rows: Int[Array, " R"], eta: Float[Array, ""]
+) -> tuple[Carried, Carried]:
+    """All rows, some of which are fitted once more; and those."""
     old = Carried(_some_maps(carried.maps, rows), carried.particles.rows(rows), carried.ess[rows])
     own = base.of_rows(rows)
-    maps = refit(own, old.maps, old.particles.log_weights)
-    new = _better(Carried(maps, *weigh(target.rows(rows), own, maps, eta)), old)
+    new = _fitted_on(target.rows(rows), own, old, eta)
     maps = Maps(carried.maps.centre.at[:, rows].set(new.maps.centre), carried.maps.root.at[rows].set(new.maps.root))
-    return Carried(maps, carried.particles.with_rows(rows, new.particles), carried.ess.at[rows].set(new.ess))
+    return Carried(maps, carried.particles.with_rows(rows, new.particles), carried.ess.at[rows].set(new.ess)), new
 
 
 @compiled

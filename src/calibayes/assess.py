@@ -1,0 +1,44 @@
+"""What particles at a learning rate say there: each row's critical level, and what else is asked of them at once."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from calibayes.curve import critical_levels, risk_variance
+from calibayes.particles import Particles, quantile
+from calibayes.regions import Region
+from calibayes.target import Target
+from calibayes.together import jit
+
+
+class Assessment(NamedTuple):
+    levels: Float[Array, " B"]
+    """The critical level of the point on every row."""
+    variance: Float[Array, ""]
+    """Of the risk over particles, median over rows."""
+    intervals: Float[Array, "K 2"]
+    """Of each parameter on the data, at the level asked for."""
+
+
+@jit
+def assess(
+    target: Target,
+    particles: Particles,
+    data: Particles,
+    eta: Float[Array, ""],
+    region: Region,
+    point: Float[Array, " K"],
+    level: Float[Array, ""],
+) -> Assessment:
+    """In one program, as each would take less time than it takes to be called."""
+    levels = critical_levels(target, particles, eta, region, point)
+    return Assessment(levels, risk_variance(particles), _marginal_intervals(target.constrained(data), level))
+
+
+def _marginal_intervals(particles: Particles, level: Float[Array, ""]) -> Float[Array, "K 2"]:
+    theta = jnp.broadcast_to(particles.theta, (len(particles.theta), 2, particles.theta.shape[-1]))
+    tails = jnp.stack([0.5 * (1 - level), 0.5 * (1 + level)])
+    return quantile(
+        theta, jnp.broadcast_to(particles.weights[None], theta.shape), jnp.broadcast_to(tails, theta.shape[:2])
+    )
