@@ -105,7 +105,7 @@ class Calibration:
         draws, risk = _draws(problem.key, loop.target.constrained(found.particles))
         result = Result(
             eta=found.eta,
-            eta_se=found.curve.eta_se(),
+            eta_se=found.eta_se,
             coverage=found.coverage,
             converged=found.converged,
             message=found.message,
@@ -231,7 +231,7 @@ class Calibration:
         found = own.found
         assert found.curve is not None
         bounds = np.quantile(draws.astype(np.float64) @ vector, tails)
-        return _Own(bounds, found.eta, found.curve.eta_se(), found.converged, found.message, _amiss(found))
+        return _Own(bounds, found.eta, found.eta_se, found.converged, found.message, _amiss(found))
 
     @guarded()
     def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
@@ -296,11 +296,12 @@ def _amiss(found: Found) -> bool:
 
 def _draws(key: PRNGKeyArray, particles: Particles) -> tuple[Float[np.ndarray, "M K"], Float[np.ndarray, " M"]]:
     """Equally weighted draws, and their risk, by stratified resampling, a number for which the particles speak."""
-    theta, risk, log_weights = jax.device_get((particles.theta, particles.risk, particles.log_weights))
+    on_device = (particles.theta, particles.risk, particles.log_weights, jax.random.key_data(key))
+    theta, risk, log_weights, words = jax.device_get(on_device)
     weights = np.exp(log_weights[0].astype(np.float64))
     # A quarter as many as particles, so that weights hardly repeat them.
     n = min(_REPORTED, max(len(weights) // 4, 100))
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    rng = np.random.default_rng(words)
     cdf = np.cumsum(weights)
     ancestors = np.searchsorted(cdf, (np.arange(n) + rng.uniform(size=n)) / n * cdf[-1], side="right")
     picked = rng.permutation(np.minimum(ancestors, len(weights) - 1))

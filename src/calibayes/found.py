@@ -39,6 +39,8 @@ class Found:
     intervals: Float[np.ndarray, "K 2"]
     """Of each parameter on the data."""
     curve: Curve | None = None
+    eta_se: float = np.inf
+    """By the curve."""
     converged: bool = False
     limited: bool = False
     """Stopped because it was told to, after so many iterations."""

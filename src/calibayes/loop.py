@@ -111,7 +111,8 @@ class Loop:
             found = replace(self.best, converged=False, outcome=str(error))
         if found.curve is None:
             found.curve = Curve.empty(found.coverage.n_rows, self.level)
-        if found.converged and not np.isfinite(found.curve.eta_se()):
+        found.eta_se = found.curve.eta_se()
+        if found.converged and not np.isfinite(found.eta_se):
             found.concerns.append(UNKNOWN_ERROR)
         return found
 
