@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from calibayes.curve import critical_levels, risk_variance
 from calibayes.particles import Particles, quantile
@@ -15,6 +15,8 @@ from calibayes.together import jit
 class Assessment(NamedTuple):
     levels: Float[Array, " B"]
     """The critical level of the point on every row."""
+    invalid: Int[Array, ""]
+    """Particles whose risk is no number."""
     variance: Float[Array, ""]
     """Of the risk over particles, median over rows."""
     intervals: Float[Array, "K 2"]
@@ -33,7 +35,9 @@ def assess(
 ) -> Assessment:
     """In one program, as each would take less time than it takes to be called."""
     levels = critical_levels(target, particles, eta, region, point)
-    return Assessment(levels, risk_variance(particles), _marginal_intervals(target.constrained(data), level))
+    invalid = jnp.isnan(particles.risk).sum()
+    intervals = _marginal_intervals(target.constrained(data), level)
+    return Assessment(levels, invalid, risk_variance(particles), intervals)
 
 
 def _marginal_intervals(particles: Particles, level: Float[Array, ""]) -> Float[Array, "K 2"]:

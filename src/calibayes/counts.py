@@ -105,7 +105,9 @@ class Stored(Counts):
             array[: len(own), 1:] = own
             return array.reshape(-1, length, n_rows + 1)
 
-        return Stored(jax.device_put(np.asarray(n, np.int32)), placed(mesh, (n_blocks, length, n_rows + 1), part))
+        array = placed(mesh, (n_blocks, length, n_rows + 1), part)
+        number = np.asarray(n, np.int32)
+        return Stored(*(jax.device_put((number, array)) if mesh is None else (jax.device_put(number), array)))
 
     @property
     def n_rows(self) -> int:
@@ -157,6 +159,7 @@ class Drawn(Counts):
         keys = row_keys(key, n_rows)
         n_blocks = shares(mesh, -(-n // length))
         firsts = placed(mesh, (n_blocks,), lambda blocks: np.arange(blocks.start, blocks.stop) * length)
+        firsts = jnp.asarray(firsts) if mesh is None else firsts
         is_data = jnp.arange(n_rows + 1) == 0
         return Drawn(jnp.asarray(n), jnp.concatenate([keys[:1], keys]), is_data, firsts, length)
 

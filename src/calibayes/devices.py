@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array
 
 from calibayes.together import side_by_side
 
@@ -89,10 +88,10 @@ def shares(mesh: Mesh | None, n_blocks: int) -> int:
     return n_blocks if mesh is None else n_blocks + -n_blocks % mesh.shape[OBSERVATIONS]
 
 
-def placed(mesh: Mesh | None, shape: tuple[int, ...], part: Callable[[slice], np.ndarray]) -> Array:
-    """Blocks of observations, each made where it is kept."""
+def placed(mesh: Mesh | None, shape: tuple[int, ...], part: Callable[[slice], np.ndarray]) -> Any:
+    """Blocks of observations, each made where it is kept; for one device on the host, to be handed over with others."""
     if mesh is None:
-        return jax.device_put(part(slice(0, shape[0])))
+        return part(slice(0, shape[0]))
     whole = lambda index: slice(*index[0].indices(shape[0])[:2])
     return jax.make_array_from_callback(shape, NamedSharding(mesh, SOME), lambda index: part(whole(index)))
 

@@ -261,9 +261,9 @@ class Loop:
     def _answer(self, found: Found, eta: float) -> Found:
         """What is found at the quantile of the rows' critical etas."""
         assert found.curve is not None
-        covered = int((found.curve.critical_etas() >= eta).sum())
         particles = shift(found.particles, handed(eta - found.eta))
         point = self.point(particles, eta)
+        covered = int((found.curve.critical_etas() >= eta).sum())
         self._require_point(np.asarray(point))
         outcome = f"the {self.level:g} sets cover at {self.level:g}"
         if found.reach.repaired is not None and found.reach.repaired.any():
@@ -294,9 +294,10 @@ class Loop:
         data = self.sampler.data(state)
         point = self.point(data, eta)
         own = assess(self.target, state.particles, data, handed(eta), self.region, point, handed(self.level))
-        (levels, variance, intervals), invalid, at = jax.device_get((own, reach.invalid, point))
+        (levels, invalid, variance, intervals), at = jax.device_get((own, point))
         self._require_point(at)
-        reach, levels = reach._replace(invalid=int(invalid)), levels[1:]
+        reach = reach if reach.invalid is not None else reach._replace(invalid=int(invalid))
+        levels = levels[1:]
         coverage = Coverage(int((levels <= self.level).sum()), len(levels))
         concerns = concerns_of(reach, int(np.isnan(levels).sum()))
         return coverage, point, data, reach, concerns, half_width(eta, float(variance)), intervals

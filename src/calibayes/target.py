@@ -168,6 +168,8 @@ def make_target(model: GibbsModel, data: Any, counts: np.ndarray | Poissons, dim
         data = (x, y, np.zeros(n))
     mesh = mesh_for(-(-n // length), n, counts.n_rows if isinstance(counts, Poissons) else len(counts))
     data, base = jax.tree.map(lambda leaf: _blocks(leaf, length, mesh), (data, np.zeros(n)))
+    if mesh is None:
+        data, base = jax.device_put((data, base))
     target = Target(
         model=model,
         data=data,
@@ -228,7 +230,7 @@ def _recentre(target: Target, reference: Float[Array, " K"]) -> Target:
     return replace(target, data=data, reference=reference, base=jnp.where(jnp.isfinite(base), base, 0.0))
 
 
-def _blocks(leaf: np.ndarray, length: int, mesh: Mesh | None) -> Array:
+def _blocks(leaf: np.ndarray, length: int, mesh: Mesh | None) -> Any:
     """Observations in blocks, filled up with the last of them."""
     n_blocks = shares(mesh, -(-len(leaf) // length))
     kind = jax.dtypes.canonicalize_dtype(float if np.issubdtype(leaf.dtype, np.floating) else leaf.dtype)

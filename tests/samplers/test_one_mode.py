@@ -155,7 +155,10 @@ def rough(problem, key):
 def test_draws(problem, rough):
     """Four for each that is kept, of which most count: nearly independent, and nearly all different."""
     target, x, y = problem
-    drawn = drawn_by_weights(jax.random.key(3), target, rough, ETA, M)
+    drawn, (r_hat, size) = drawn_by_weights(jax.random.key(3), target, rough, ETA, M)
+    assert 1 <= r_hat < 1.01
+    # Right to a factor of 1 +- sqrt(2 / 19) each, and the smallest of four.
+    assert 0.25 * CREW * M < size <= CREW * M
     assert drawn.theta.shape == (K, CREW, M)
     np.testing.assert_array_equal(drawn.log_weights, uniform_log_weights((CREW, M)))
     assert_normal(whitened(drawn, x, y, ETA), 0.8 * CREW * M)

@@ -237,7 +237,7 @@ def test_reach_says_what_happened(problem, unfitted):
     np.testing.assert_array_equal(reach.repaired, mended.repaired)
     np.testing.assert_allclose(reach.ess, sizes(mended), rtol=1e-5)
     assert not reach.short.any()
-    assert reach.invalid == 0
+    assert reach.invalid is None
     assert reach.rungs == 2
     assert reach.concerns == ()
 

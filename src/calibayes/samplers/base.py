@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from calibayes.particles import Particles
 from calibayes.regions import Region
@@ -21,8 +21,8 @@ class Reach(NamedTuple):
     """Rows that did not get there."""
     unmixed: Bool[np.ndarray, " B"]
     """Rows whose first particles had not forgotten where they came from."""
-    invalid: int | Int[Array, ""]
-    """Evaluations at which the loss was NaN; those particles were given up."""
+    invalid: int | None
+    """Evaluations at which the loss was NaN, those particles being given up; None if all of them are still there."""
     rungs: int
     """Steps on the way, of the slowest row."""
     acceptance: float

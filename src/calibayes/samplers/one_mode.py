@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
+from calibayes.diagnostics import agreement
 from calibayes.functions import handed
 from calibayes.noise import normals, parted, row_keys, uniforms
 from calibayes.particles import (
@@ -35,7 +36,7 @@ from calibayes.particles import (
     transform,
 )
 from calibayes.samplers.asmc import fresh_keys
-from calibayes.samplers.start import CREW, STAGE, crew_of, first_stage, prior_particles
+from calibayes.samplers.start import CREW, STAGE, crew_of, first_stage, prior_particles, spreads_of
 from calibayes.sandwich import matching_eta
 from calibayes.target import Target, log_density
 from calibayes.together import jit
@@ -112,12 +113,15 @@ def moved_by_weights(key: PRNGKeyArray, target: Target, particles: Particles, et
     return particles
 
 
-def drawn_by_weights(key: PRNGKeyArray, target: Target, rough: Particles, eta: float, n: int) -> Particles:
-    """N draws in each population, of equal weight, from others at the same learning rate."""
-    particles, ok = _drawn(key, target, rough, handed(eta), n)
+def drawn_by_weights(
+    key: PRNGKeyArray, target: Target, rough: Particles, eta: float, n: int
+) -> tuple[Particles, tuple[float, float]]:
+    """N draws in each population, of equal weight, from others at the same learning rate; and how well they agree."""
+    particles, spreads, ok = _drawn(key, target, rough, handed(eta), n)
+    (within, between), ok = jax.device_get((spreads, ok))
     if not ok:
         raise NoFitError
-    return particles
+    return particles, agreement(within, between, CREW, n)
 
 
 @jit
@@ -226,13 +230,14 @@ def _row_by_row(particles: Particles) -> Particles:
 @jit
 def _drawn(
     key: PRNGKeyArray, target: Target, rough: Particles, eta: Float[Array, ""], n: int
-) -> tuple[Particles, Bool[Array, ""]]:
+) -> tuple[Particles, tuple[Float[Array, " P"], Float[Array, " P"]], Bool[Array, ""]]:
     keys, one = row_keys(key, CREW), rough.flat()
     fit = _fit(one, one.log_weights)
     once = jnp.zeros(CREW, int)
     rows = _row_by_row(_weighted(fresh_keys(keys, 0, once), crew_of(target), fit, eta, _OVER * n))
     there = ess(rows.log_weights).min() >= _FAIR * _OVER * n
-    return _kept(fresh_keys(keys, 1, once), rows, n), there
+    drawn = _kept(fresh_keys(keys, 1, once), rows, n)
+    return drawn, spreads_of(drawn), there
 
 
 def _kept(keys: Key[Array, " B"], particles: Particles, n: int) -> Particles:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from calibayes.diagnostics import agreement, spread
+from calibayes.diagnostics import agreement
 from calibayes.functions import handed
 from calibayes.noise import parted, row_keys
 from calibayes.particles import Particles, uniform_log_weights
@@ -43,6 +43,7 @@ from calibayes.samplers.start import (
     climb_to,
     crew_of,
     first_stage,
+    spreads_of,
 )
 from calibayes.sandwich import matching_eta
 from calibayes.target import Target
@@ -113,8 +114,8 @@ def make_pool(key: PRNGKeyArray, rough: Pilot, n_particles: int) -> Pool:
     weights_key, *round_keys = parted(key, 1 + _ROUNDS)
     if has_one_mode(rough.target):
         with suppress(NoFitError):
-            particles = drawn_by_weights(weights_key, *rough, n_particles)
-            pool = _judged(rough, particles)
+            particles, agreeing = drawn_by_weights(weights_key, *rough, n_particles)
+            pool = Pool(rough.target, particles, rough.eta, *agreeing)
             if not pool.concerns:
                 return pool
     crew = crew_of(rough.target)
@@ -122,20 +123,11 @@ def make_pool(key: PRNGKeyArray, rough: Pilot, n_particles: int) -> Pool:
     for round_key in round_keys:
         walkers, _ = by_mcmc(round_key, crew, particles, rough.eta, at_least=0)
         particles = walkers.particles
-        pool = _judged(rough, particles)
+        within, between = jax.device_get(spreads_of(particles))
+        pool = Pool(rough.target, particles, rough.eta, *agreement(within, between, CREW, n_particles))
         if not pool.concerns:
             break
     return pool
-
-
-def _judged(rough: Pilot, particles: Particles) -> Pool:
-    spreads = jax.device_get(_spread(particles))
-    return Pool(rough.target, particles, rough.eta, *agreement(*spreads, *particles.risk.shape))
-
-
-@jit
-def _spread(particles: Particles) -> tuple[Float[Array, " P"], Float[Array, " P"]]:
-    return spread(jnp.concatenate([particles.theta, particles.risk[None]]))
 
 
 def _from_the_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float]:

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from calibayes.compiled import compiled
+from calibayes.diagnostics import spread
 from calibayes.functions import handed
 from calibayes.kernels import CrankNicolson
 from calibayes.noise import row_keys
@@ -267,6 +268,12 @@ def first_stage(particles: Particles) -> Float[Array, ""]:
     alive = jnp.isfinite(particles.risk)
     low, high = jnp.nanquantile(jnp.where(alive, particles.risk, jnp.nan), jnp.array([0.25, 0.75]))
     return jnp.where(alive.sum(-1).min() >= _ALIVE, 1 / jnp.maximum(high - low, 1e-6), jnp.nan)
+
+
+@jit
+def spreads_of(particles: Particles) -> tuple[Float[Array, " P"], Float[Array, " P"]]:
+    """Of the parameters and the risk, within populations and between them."""
+    return spread(jnp.concatenate([particles.theta, particles.risk[None]]))
 
 
 @compiled

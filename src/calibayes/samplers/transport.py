@@ -207,9 +207,8 @@ class Transport(Sampler):
         state = self._with_all(target, state)
         state = self._fit(target, state, _OF_ALL, _MOSTLY, state.evaluations + self.max_evaluations - 1)
         carried, base, eta = state.carried, state.source.base, handed(state.eta)
-        failed = failing(carried.particles.log_weights, carried.ess)
+        failed, sizes = failing(carried.particles.log_weights, carried.ess), np.array(carried.ess)
         for more in range(self.max_evaluations - 1):
-            sizes = np.asarray(carried.ess)
             poor = np.flatnonzero(failed | (sizes < _OF_ALL * _n_particles(carried)))
             if more and not len(poor):
                 break
@@ -220,8 +219,8 @@ class Transport(Sampler):
             for rows in crews:
                 carried, some = _refitted(target, base, carried, rows, eta)
                 judged.append((some.particles.log_weights, some.ess))
-            for rows, weights in zip(crews, judged, strict=True):
-                failed[rows] = failing(*weights)
+            for rows, (log_weights, own) in zip(crews, judged, strict=True):
+                failed[rows], sizes[rows] = failing(log_weights, own), own
         return state._replace(carried=carried, fitted=True), failed
 
     def data(self, state: TransportState) -> Particles:
@@ -242,7 +241,7 @@ class Transport(Sampler):
         return Reach(
             short=np.zeros(len(state.repaired), bool),
             unmixed=state.unmixed,
-            invalid=_nans(state.particles),
+            invalid=None,
             rungs=state.evaluations,
             acceptance=float("nan"),
             ess=np.asarray(_ess(state.particles.log_weights) if state.repaired.any() else state.carried.ess),
@@ -295,14 +294,15 @@ def _crews(rows: Int[np.ndarray, " R"]) -> list[Any]:
 
 def failing(log_weights: Float[Array, "B M"], ess: Float[Array, " B"]) -> Bool[np.ndarray, " B"]:
     """Rows whose weights, of that effective size, are not to be trusted."""
-    size, sizes = log_weights.shape[-1], np.asarray(ess)
-    failed = sizes < LOW_ESS * size
+    size = log_weights.shape[-1]
+    # A GPU has the shapes of all tails sooner than an answer as to which are asked for.
+    shapes = None if jax.default_backend() == "cpu" else pareto_k(log_weights)
+    sizes = np.asarray(ess)
     # Where the weights are all but even, the shape of their tail says nothing.
-    doubtful = np.flatnonzero(~failed & (sizes < GOOD * size))
-    if len(doubtful):
-        on_host = jax.default_backend() == "cpu"
-        k = pareto_k(np.asarray(log_weights)[doubtful]) if on_host else pareto_k(log_weights)[doubtful]
-        failed[doubtful] = k > pareto_k_limit(size)
+    doubtful = np.flatnonzero(sizes < GOOD * size)
+    k = pareto_k(np.asarray(log_weights)[doubtful]) if shapes is None else shapes[doubtful]
+    failed = sizes < LOW_ESS * size
+    failed[doubtful] |= k > pareto_k_limit(size)
     return failed
 
 
@@ -391,8 +391,3 @@ def _refitted(
 @compiled
 def _some_maps(maps: Maps, rows: Int[Array, " R"]) -> Maps:
     return Maps(maps.centre[:, rows], maps.root[rows])
-
-
-@jax.jit
-def _nans(particles: Particles) -> Int[Array, ""]:
-    return jnp.isnan(particles.risk).sum()
