@@ -51,6 +51,7 @@ def test_keys_are_those_of_jax(key):
     again = jax.random.fold_in(jax.random.fold_in(key, 3), 2**32 - 2)
     assert folded(key, 3, -2) == again
     assert folded(key, 3, 2) != again
+    assert parted(key, 2, 7)[1] == jax.random.split(jax.random.fold_in(key, 7))[1]
     for n in (2, 5):
         np.testing.assert_array_equal(
             jax.random.key_data(jnp.stack(parted(key, n))), jax.random.key_data(jax.random.split(key, n))

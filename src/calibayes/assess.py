@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from calibayes.curve import critical_levels, risk_variance
+from calibayes.estimate import posterior_mean
 from calibayes.particles import Particles, quantile
 from calibayes.regions import Region
 from calibayes.target import Target
@@ -15,6 +16,7 @@ from calibayes.together import jit
 class Assessment(NamedTuple):
     levels: Float[Array, " B"]
     """The critical level of the point on every row."""
+    point: Float[Array, " K"]
     invalid: Int[Array, ""]
     """Particles whose risk is no number."""
     variance: Float[Array, ""]
@@ -30,14 +32,16 @@ def assess(
     data: Particles,
     eta: Float[Array, ""],
     region: Region,
-    point: Float[Array, " K"],
+    point: Float[Array, " K"] | None,
     level: Float[Array, ""],
 ) -> Assessment:
-    """In one program, as each would take less time than it takes to be called."""
+    """In one program, as each would take less time than it takes to be called. The point is the mean, unless given."""
+    on_data = target.constrained(data)
+    point = posterior_mean(on_data) if point is None else point
     levels = critical_levels(target, particles, eta, region, point)
     invalid = jnp.isnan(particles.risk).sum()
-    intervals = _marginal_intervals(target.constrained(data), level)
-    return Assessment(levels, invalid, risk_variance(particles), intervals)
+    intervals = _marginal_intervals(on_data, level)
+    return Assessment(levels, point, invalid, risk_variance(particles), intervals)
 
 
 def _marginal_intervals(particles: Particles, level: Float[Array, ""]) -> Float[Array, "K 2"]:

@@ -35,7 +35,7 @@ def point_estimate(
         drawn = target.constrained(particles)
         return jnp.asarray(estimate(drawn.theta[:, 0].T, drawn.weights[0]), float)
     if estimate == "mean":
-        return _mean(target.constrained(particles))
+        return posterior_mean(target.constrained(particles))
     return _optimum(key, target.row(0), particles, handed([eta]), estimate == "minimizer")
 
 
@@ -68,7 +68,7 @@ def _means(particles: Particles, steps: Float[Array, " G"]) -> Float[Array, "G K
 
 
 @jax.jit
-def _mean(particles: Particles) -> Float[Array, " K"]:
+def posterior_mean(particles: Particles) -> Float[Array, " K"]:
     return mean(particles.theta, particles.weights)[:, 0]
 
 

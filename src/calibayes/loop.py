@@ -24,7 +24,7 @@ from calibayes.curve import FEW_POINTS, POINTS, Coverage, Curve, grid_around, ha
 from calibayes.estimate import point_estimate, points_along
 from calibayes.found import UNKNOWN_ERROR, Found, concerns_of, standing
 from calibayes.functions import handed
-from calibayes.noise import folded, parted
+from calibayes.noise import parted
 from calibayes.particles import Particles, pool, shift
 from calibayes.precision import require_precision
 from calibayes.progress import LiveLine
@@ -132,7 +132,7 @@ class Loop:
         return Coverage(int((levels <= self.level).sum()), len(levels)), fresh.concerns
 
     def _search(self, live: LiveLine) -> Found:
-        begin_key, init_key = parted(folded(self.key, 0))
+        begin_key, init_key = parted(self.key, 2, 0)
         live.phase("start: posterior on the data")
         self.start = self._step("begin", lambda: self.sampler.begin(begin_key, self.target, self.eta, self.draws))
         self.target = self.start.target
@@ -292,9 +292,10 @@ class Loop:
         if short:
             raise _OutOfReachError(f"{short} rows did not reach eta = {eta:.4g} within the sampler's cap on rungs")
         data = self.sampler.data(state)
-        point = self.point(data, eta)
+        point = None if self.estimate == "mean" else self.point(data, eta)
         own = assess(self.target, state.particles, data, handed(eta), self.region, point, handed(self.level))
-        (levels, invalid, variance, intervals), at = jax.device_get((own, point))
+        point = own.point
+        levels, at, invalid, variance, intervals = jax.device_get(own)
         self._require_point(at)
         reach = reach if reach.invalid is not None else reach._replace(invalid=int(invalid))
         levels = levels[1:]

@@ -30,10 +30,10 @@ def _folded(key: PRNGKeyArray, words: UInt32[Array, " W"]) -> PRNGKeyArray:
     return key
 
 
-@partial(jax.jit, static_argnums=1)
-def parted(key: PRNGKeyArray, n: int = 2) -> tuple[PRNGKeyArray, ...]:
-    """`jax.random.split`, taken apart in the same call."""
-    keys = jax.random.split(key, n)
+@partial(jax.jit, static_argnums=(1, 2))
+def parted(key: PRNGKeyArray, n: int = 2, word: int | None = None) -> tuple[PRNGKeyArray, ...]:
+    """`jax.random.split`, after a `fold_in` if told, taken apart in the same call."""
+    keys = jax.random.split(key if word is None else jax.random.fold_in(key, word), n)
     return tuple(keys[i] for i in range(n))
 
 
