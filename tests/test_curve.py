@@ -59,7 +59,7 @@ def test_eta_off_the_curve_is_not_made_up():
 
 
 def test_the_grid_reaches_as_far_as_half_of_the_effective_size():
-    """Of normal risks with standard deviation s a step d of eta leaves exp(-(s d)^2), known to some 2% of 2^17 draws."""
+    """Of normal risks of standard deviation s a step d of eta leaves exp(-(s d)^2): of 2^17 draws, to some 2%."""
     eta, deviation = 2.0, 3.5
     width = half_width(eta, deviation**2)
     assert width < 0.2
