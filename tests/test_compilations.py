@@ -57,16 +57,17 @@ def test_big_programs_are_compiled_once():
     """GPC-SMC: the ladder once for the data's row and once for all rows; the start, for all rows only.
 
     By default: what samples a few rows (the pool, the audit, the repair of rows) has one shape, so there is one ladder
-    and one start for them all; and particles are weighted on all rows, some of them and all, and on the pool's.
+    and one start for them all; draws on the data travel by one program; and particles are weighted on all rows, some of
+    them and all.
     """
     jax.clear_caches()
     with compilations() as compiled:
         median(1, tolerance=0.005, max_iterations=4)
-    for name, times in (("jit(climb)", 2), ("jit(stay)", 1)):
+    for name, times in (("jit(climb)", 2), ("jit(_settle)", 1), ("jit(assess)", 1)):
         assert sum(name in message for message in compiled) == times, compiled
     with compilations() as compiled:
         assert by_default(1).converged
-    for name, times in (("jit(climb)", 1), ("jit(stay)", 1), ("jit(weigh)", 3)):
+    for name, times in (("jit(climb)", 1), ("jit(_settle)", 1), ("jit(_travel)", 1), ("jit(weigh)", 2)):
         assert sum(name in message for message in compiled) == times, compiled
 
 
