@@ -283,8 +283,8 @@ class Loop:
 
     def _assess(self, state: Any, eta: float) -> Found:
         coverage, point, data, reach, *rest = self.journal.note("assess", lambda: self._assessment(state, eta))
-        concerns, half_width, intervals = rest
-        return Found(eta, coverage, point, data, state, eta, reach, list(concerns), half_width, intervals)
+        concerns, width, intervals = rest
+        return Found(eta, coverage, point, data, state, eta, reach, list(concerns), width, intervals)
 
     def _assessment(self, state: Any, eta: float) -> tuple[Any, ...]:
         reach = self.sampler.reach(state, eta)

@@ -49,7 +49,7 @@ from calibayes.sandwich import matching_eta
 from calibayes.target import Target
 from calibayes.together import jit
 
-_MOSTSTAGES = 20
+_MOST_STAGES = 20
 _SOME_MATCH = 0.01
 _NO_MATCH = 1e-6
 _ROUNDS = 3
@@ -172,7 +172,7 @@ def _up_a_ladder(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[P
     keys = row_keys(walk_key, CREW)
     eta = float(first_stage(walkers.particles))
     best, closest = eta, 0.0
-    for _ in range(_MOSTSTAGES):
+    for _ in range(_MOST_STAGES):
         walkers = climb_to(keys, crew, walkers, eta)
         matching = float(_matching(target, walkers))
         matching = matching if np.isfinite(matching) else np.inf
