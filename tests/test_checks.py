@@ -363,3 +363,11 @@ def test_what_failed_fails_again(traced):
         with pytest.raises((TypeError, ValueError), match="loss"):
             check_data(model, np.arange(5.0), None)
     assert len(traced) == 2
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("seed", [0, 1, -1, 2**31, 2**32 - 1, 2**32, 2**40 + 7, -(2**35), 2**63 - 1, -(2**63)])
+def test_seeds_are_those_of_jax(seed, x64):
+    with jax.enable_x64(x64):
+        expected = jax.random.key_data(jax.random.key(seed))
+        np.testing.assert_array_equal(jax.random.key_data(as_key(seed)), expected)

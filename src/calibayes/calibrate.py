@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from calibayes.bootstrap import Bootstrap, drawn
 from calibayes.calibration import Calibration, Problem
@@ -129,11 +130,10 @@ def calibrate(
         journal = None if place is None else Checkpoint(place, same, max_iterations)
         found_there = "" if journal is None else journal.found
         agree(same | {"max_iterations": str(max_iterations), "checkpoint": found_there})
-    row_key, check_key, run_key = parted(key, 3)
+    row_key, check_key, search_key, draw_key = _keys(key)
     counts = drawn(rows, row_key, observations.n)
     target = make_target(model, observations.data, counts, observations.dim)
     sampler.check(target)
-    search_key, draw_key = parted(run_key)
     target, start = check_start(target, given, check_key)
     loop = Loop(
         target=target,
@@ -203,6 +203,13 @@ def _paper(options: dict[str, Any], sampler: Sampler) -> dict[str, Any]:
         raise TypeError("sampler is settled by the algorithm's name; to choose another, use calibrate(sampler=...).")
     settings = {"search": RobbinsMonro("kesten"), "region": "box", "bootstrap": 500, "eta_init": 1.0}
     return settings | options | {"sampler": sampler}
+
+
+@jax.jit
+def _keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:
+    """For the rows, the check of the start, the search and the draws that are reported."""
+    row_key, check_key, run_key = parted(key, 3)
+    return row_key, check_key, *parted(run_key)
 
 
 def _as_sampler(sampler: str | Sampler) -> Sampler:

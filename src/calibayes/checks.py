@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +16,7 @@ from calibayes.given import fraction, integer, positive, shown, unique_names
 from calibayes.losses import LinearLoss
 from calibayes.memory import require_array, require_counts, require_particles
 from calibayes.model import GibbsModel
+from calibayes.noise import seeded
 from calibayes.sound import check_functions
 from calibayes.target import Target
 
@@ -234,11 +234,9 @@ def check_start(
 
     And the target, its reference at the best of those draws if it was far off: risks must be small numbers.
     """
-    dim, draws = target.dim, None
+    draws = None
     if first is None:
-        some = _sample(target.model.prior, key, dim)
-        if some.shape != (32, dim):
-            raise ValueError(f"prior.sample(key, (32, {dim})) must have that shape; got {some.shape}.")
+        some, risks = _at_the_prior(target, key)
     else:
         draws = some = jnp.asarray(first, float)
         low, high = np.asarray(target.coordinates.low), np.asarray(target.coordinates.high)
@@ -246,7 +244,8 @@ def check_start(
         if outside.any():
             k = int(np.argmax(outside))
             raise ValueError(f"draws of parameter {k} must lie within the prior's bounds, {low[k]:g} to {high[k]:g}.")
-    risk = np.asarray(_risk(target, some))
+        risks = _risk(target, draws)
+    risk = np.asarray(risks)
     if np.isnan(risk).all():
         raise ValueError(
             f"the loss is NaN at every one of {len(some)} draws of the {'prior' if draws is None else 'start'}. "
@@ -266,9 +265,13 @@ def _risk(target: Target, theta: Float[Array, "M K"]) -> Float[Array, "1 M"]:
     return target.row(0).evaluate(target.coordinates.unconstrain(theta.T[:, None, :])).risk
 
 
-@eqx.filter_jit
-def _sample(prior: Any, key: PRNGKeyArray, dim: int) -> Float[Array, "..."]:
-    return prior.sample(key, (32, dim)).astype(float)
+@compiled
+def _at_the_prior(target: Target, key: PRNGKeyArray) -> tuple[Float[Array, "32 K"], Float[Array, "1 32"]]:
+    """Some of its draws, and their risk."""
+    some = target.model.prior.sample(key, (32, target.dim)).astype(float)
+    if some.shape != (32, target.dim):
+        raise ValueError(f"prior.sample(key, (32, {target.dim})) must have that shape; got {some.shape}.")
+    return some, _risk(target, some)
 
 
 def check_counts(bootstrap: Any, n: int, default: int) -> Bootstrap | Float[np.ndarray, "B N"]:
@@ -350,10 +353,9 @@ def check_estimate(estimate: Any) -> None:
 def as_key(seed: Any) -> PRNGKeyArray:
     """A JAX key from an int or a key, new style or old."""
     if isinstance(seed, int | np.integer) and not isinstance(seed, bool):
-        try:
-            return jax.random.key(int(seed), impl="threefry2x32")
-        except OverflowError:
-            raise ValueError(f"seed must fit into 64 bits; got {seed}.") from None
+        if not -(2**63) <= seed < 2**63:
+            raise ValueError(f"seed must fit into 64 bits; got {seed}.")
+        return seeded(int(seed))
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key) and seed.shape == ():
         words = jax.random.bits(seed, (2,), jnp.uint32)
         threefry = jax.random.key_impl(seed) == jax.random.key_impl(jax.random.key(0, impl="threefry2x32"))

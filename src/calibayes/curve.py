@@ -11,14 +11,16 @@ samples, from its order statistics, is the standard error of eta-hat.
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from calibayes.estimate import means_along
 from calibayes.functions import handed
 from calibayes.particles import Particles, weights_after
 from calibayes.regions import Cloud, Point, Region
@@ -32,8 +34,8 @@ _WIDEST = 0.6
 _AT_ONCE = 2**25
 """Numbers of a parameter and particle each, over learning rates, that may be there at the same time."""
 
-PointsOf = Callable[[Particles, np.ndarray], Float[Array, "G K"]]
-"""The points to be covered at some learning rates, given particles on the data."""
+PointsOf = Callable[[Particles, np.ndarray], Float[Array, "G K"] | None]
+"""The points to be covered at some learning rates, given particles on the data; None for the means of these."""
 
 
 class Coverage(float):
@@ -62,7 +64,8 @@ class Coverage(float):
         return f"{float(self):.3f} ({low:.3f} to {high:.3f})"
 
 
-class Curve(eqx.Module):
+@dataclass(frozen=True, eq=False, repr=False)
+class Curve:
     """Critical levels of every bootstrap row on a grid of learning rates around eta-hat."""
 
     etas: Float[np.ndarray, " G"]
@@ -75,6 +78,10 @@ class Curve(eqx.Module):
     in_groups: Float[np.ndarray, " B"] | None = None
     """Critical levels in the middle of the grid, from those populations alone."""
 
+    def __repr__(self) -> str:
+        ends = f" from {self.etas[0]:.3g} to {self.etas[-1]:.3g}" if len(self.etas) else ""
+        return f"Curve({len(self.etas)} etas{ends}, {self.critical_levels.shape[1]} rows, level {self.level:g})"
+
     @staticmethod
     def empty(n_rows: int, level: float) -> "Curve":
         """A curve that could not be drawn."""
@@ -86,7 +93,16 @@ class Curve(eqx.Module):
 
     def critical_etas(self, level: float | None = None) -> Float[np.ndarray, " B"]:
         """Where each row's set lets the point go; 0 or infinite for rows that do so off the grid."""
-        wanted = self.level if level is None else level
+        return self._own if level is None or level == self.level else self._crossings(level)
+
+    @cached_property
+    def _own(self) -> Float[np.ndarray, " B"]:
+        """Critical etas at the curve's own level, which are asked for again and again."""
+        found = self._crossings(self.level)
+        found.setflags(write=False)
+        return found
+
+    def _crossings(self, wanted: float) -> Float[np.ndarray, " B"]:
         if not len(self.etas):
             return np.zeros(self.critical_levels.shape[1])
         inside = self.critical_levels <= wanted
@@ -163,7 +179,7 @@ def local_curve(
     for data, rows in snapshots:
         if data is not last:
             points, last = points_of(data, etas), data
-        found.append(_levels_on_grid(target, rows, handed(etas - eta), handed(etas), region, points))
+        found.append(_levels_on_grid(target, data, rows, handed(etas - eta), handed(etas), region, points))
     levels, sizes = zip(*jax.device_get(found), strict=True)
     mean = np.mean(levels, axis=0)[:, 1:]
     return Curve(etas, mean, np.mean(sizes, axis=0), level, groups, levels[0][len(etas) // 2, 1:])
@@ -172,14 +188,16 @@ def local_curve(
 @jit
 def _levels_on_grid(
     target: Target,
+    data: Particles,
     particles: Particles,
     steps: Float[Array, " G"],
     etas: Float[Array, " G"],
     region: Region,
-    points: Float[Array, "G K"],
+    points: Float[Array, "G K"] | None,
 ) -> tuple[Float[Array, "G B"], Float[Array, " G"]]:
     """Every row's critical level, and the median effective size, at each learning rate of a grid."""
     drawn = target.constrained(particles)
+    points = means_along(target.constrained(data), steps) if points is None else points
 
     def one(at):
         step, eta, point, density = at

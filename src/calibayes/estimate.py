@@ -52,7 +52,7 @@ def points_along(
     An optimum is found once, at `eta`: that of the risk does not move, and a mode hardly.
     """
     if estimate == "mean":
-        return _means(target.constrained(particles), handed(etas - eta))
+        return means_along(target.constrained(particles), handed(etas - eta))
     if callable(estimate):
         return jnp.stack([point_estimate(estimate, key, target, shift(particles, handed(e - eta)), e) for e in etas])
     point = point_estimate(estimate, key, target, particles, eta)
@@ -60,7 +60,8 @@ def points_along(
 
 
 @jax.jit
-def _means(particles: Particles, steps: Float[Array, " G"]) -> Float[Array, "G K"]:
+def means_along(particles: Particles, steps: Float[Array, " G"]) -> Float[Array, "G K"]:
+    """Of the particles on the data, at learning rates by so much larger."""
     log_weights, risk = particles.log_weights[0], particles.risk[0]
     shape = (len(steps), len(risk))
     weights, _ = weights_after(jnp.broadcast_to(log_weights, shape), jnp.broadcast_to(risk, shape), steps)

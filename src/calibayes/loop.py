@@ -340,7 +340,9 @@ class Loop:
         return f"the sets still cover more than {self.level:g} at eta = {found.eta:.2g}: they do not shrink with eta"
 
     def _curve(self, found: Found, snapshots: Any, rough: bool = False) -> Curve:
-        def points_of(data: Particles, etas: np.ndarray) -> Float[Array, "G K"]:
+        def points_of(data: Particles, etas: np.ndarray) -> Float[Array, "G K"] | None:
+            if self.estimate == "mean":
+                return None
             return points_along(self.estimate, self.key, self.target, data, found.eta, etas)
 
         etas = grid_around(found.eta, found.half_width, FEW_POINTS if rough else POINTS)

@@ -12,12 +12,16 @@ import numpy as np
 
 _MEMINFO = Path("/proc/meminfo")
 _LIMIT, _USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+_LITTLE = 2**26
+"""Bytes for which it is not worth while to ask: compiling takes more."""
 _COPIES = 2
 """Of the counts on the host, and of the particles: those at one learning rate and those at the next."""
 
 
 def require_memory(argument: str, n_bytes: int, what: str, way_out: str, *, on_device: bool = False) -> None:
     """Raise if so many bytes are not to be had: of the host's memory, or of each device that computes."""
+    if n_bytes < _LITTLE:
+        return
     available, whose = host_memory(), "memory"
     if on_device and (there := device_memory()) is not None:
         available, whose = there, "the device's memory"

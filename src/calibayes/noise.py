@@ -16,6 +16,18 @@ from jaxtyping import Array, Float, Key, PRNGKeyArray, UInt32
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
+_WORD = 0xFFFFFFFF
+
+
+def seeded(seed: int) -> PRNGKeyArray:
+    """`jax.random.key`, in one call."""
+    upper = seed >> 32 if jax.dtypes.canonicalize_dtype(np.int64) == np.int64 else 0
+    return _of_words(np.array([upper & _WORD, seed & _WORD], np.uint32))
+
+
+@jax.jit
+def _of_words(words: UInt32[Array, " 2"]) -> PRNGKeyArray:
+    return jax.random.wrap_key_data(words, impl="threefry2x32")
 
 
 def folded(key: PRNGKeyArray, *words: int) -> PRNGKeyArray:

@@ -96,8 +96,7 @@ def matched_by_weights(key: PRNGKeyArray, target: Target, n: int) -> tuple[Parti
     """N draws in each population at the learning rate where the posterior's spread matches the sandwich's, of equal
     weight; and that learning rate. From the prior.
     """
-    prior_key, walk_key = parted(key)
-    particles, first = _at_the_prior(prior_key, target, n)
+    walk_key, particles, first = _at_the_prior(key, target, n)
     particles, eta, ok = _travel(walk_key, target, particles, handed(0.0), first, _NOT_LAST)
     eta, ok = jax.device_get((eta, ok))
     if not ok:
@@ -125,10 +124,11 @@ def drawn_by_weights(
 
 
 @jit
-def _at_the_prior(key: PRNGKeyArray, target: Target, n: int) -> tuple[Particles, Float[Array, ""]]:
-    """Draws of it, and where to go first."""
-    particles = prior_particles(key, crew_of(target), n)
-    return particles, first_stage(particles)
+def _at_the_prior(key: PRNGKeyArray, target: Target, n: int) -> tuple[PRNGKeyArray, Particles, Float[Array, ""]]:
+    """A key for the way from there, draws, and where to go first."""
+    prior_key, walk_key = parted(key)
+    particles = prior_particles(prior_key, crew_of(target), n)
+    return walk_key, particles, first_stage(particles)
 
 
 class _Journey(NamedTuple):

@@ -86,13 +86,12 @@ def rough_draws(
     key: PRNGKeyArray, target: Target, n_particles: int, start: tuple[Float[Array, "M K"], float] | None
 ) -> Pilot:
     """For pools of so many, at the matching learning rate, from the prior; or at the user's, from draws there."""
-    climb_key, pick_key = parted(key)
     n_rough = max(n_particles // _ROUGHLY, _FEWEST, _A_PARAMETER * target.dim)
     if start is None:
-        particles, eta = _from_the_prior(climb_key, target, n_rough)
+        particles, eta = _from_the_prior(key, target, n_rough)
     else:
         draws, eta = start
-        particles = _pick(pick_key, crew_of(target), draws, n_rough)
+        particles = _pick(parted(key)[1], crew_of(target), draws, n_rough)
     target = target.recentre(centre(target, particles))
     return Pilot(target, _on_crew(target, particles.theta), eta)
 
@@ -132,7 +131,7 @@ def make_pool(key: PRNGKeyArray, rough: Pilot, n_particles: int) -> Pool:
 
 def _from_the_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float]:
     """At the matching learning rate. Of many observations over some first, if these will do."""
-    climb_key, pick_key, resample_key = parted(key, 3)
+    climb_key, pick_key, resample_key = _keys(key)
     n_few = enough_observations(target.dim)
     if target.base.size > 2 * n_few and int(target.counts.n) > 2 * n_few:
         few = target.some(pick_key, n_few)
@@ -149,6 +148,11 @@ def _from_the_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tupl
         if on_all is not None:
             return on_all, eta
     return _to_the_matching_eta(climb_key, target, n_particles)
+
+
+@jax.jit
+def _keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:
+    return parted(parted(key)[0], 3)
 
 
 def _to_the_matching_eta(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float]:

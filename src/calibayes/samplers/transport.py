@@ -52,6 +52,8 @@ _PART, _FEWEST = 4, 200
 """One particle in so many is searched by, but not fewer than these, nor than a fit by regression needs."""
 _SOME_CREWS = 5
 """Of rows that are fitted on by themselves, at most."""
+_LONG = 2**36
+"""Losses of one observation and particle, which take a processor some ten seconds."""
 _STEP = 2.5
 """The pool follows eta by powers of this: maps scale it over less than half a step."""
 _BROADER = 4.0
@@ -62,6 +64,20 @@ _ENOUGH_DRAWS = 2_000
 
 _ess = jax.jit(ess)
 _choose = jax.jit(choose)
+
+
+class Wanted(NamedTuple):
+    """Of maps: that a share of rows has an effective size of so much of its particles; or a limit of evaluations."""
+
+    size: float
+    share: float
+    limit: int
+
+    def at_once(self, target: Target, base: Base) -> "Wanted":
+        """As a program is told; which takes one evaluation at a time if that is long, to be interrupted in between."""
+        work = target.base.size * target.n_rows * base.log_density.shape[-1]
+        limit = np.asarray(self.limit if work < _LONG else 1, np.int32)
+        return Wanted(handed(self.size), handed(self.share), limit)  # type: ignore[arg-type]
 
 
 class Carried(NamedTuple):
@@ -167,34 +183,31 @@ class Transport(Sampler):
             mix_key = folded(key, 3, step)
             pool = make_pool(mix_key, rough[step], self.size(target.dim))
             sources = sources | {step: Source(pool, *_bases(target, pool.particles, handed(pool.eta)))}
-        source = sources[step]
-        at, ratio = handed(eta), handed(source.pool.eta / eta)
-        data, maps = _placed(target, source.base, source.moves, ratio, at)
-        first = Carried(maps, *weigh(target, source.few, maps, at))
-        none = np.zeros(target.n_rows, bool)
-        state = TransportState(rough, sources, source, eta, data, first, key, 1, False, none, none)
-        state = self._fit(target, state, _OF_ALL, 0.5, min(2, self.max_evaluations))
-        state = self._fit(target, state, _FAIR, 0.5, self.max_evaluations)
+        source, none = sources[step], np.zeros(target.n_rows, bool)
+        wanted = Wanted(GOOD, _MOSTLY, min(2, self.max_evaluations))
+        now = wanted.at_once(target, source.few)
+        data, first, evaluations = _set_out(target, *source[1:], handed(source.pool.eta / eta), handed(eta), now)
+        n = _number(evaluations, first)
+        state = TransportState(rough, sources, source, eta, data, first, key, n, False, none, none)
+        state = self._fit(target, state, wanted)
+        state = self._fit(target, state, Wanted(_FAIR, 0.5, self.max_evaluations))
         if not _count(state.carried, _FAIR, 0.5):
             # Maps that do badly need all the particles there are.
-            state = self._with_all(target, state)
-            state = self._fit(target, state, _FAIR, 0.5, state.evaluations + self.max_evaluations - 1)
+            state = self._with_all(target, state, Wanted(_FAIR, 0.5, self.max_evaluations))
         return state
 
-    def _with_all(self, target: Target, state: TransportState) -> TransportState:
-        """All of the pool carried by the maps that are there."""
-        base, maps = state.source.base, state.carried.maps
-        if _n_particles(state.carried) == base.log_density.shape[-1]:
-            return state
-        carried = Carried(maps, *weigh(target, base, maps, handed(state.eta)))
-        return state._replace(carried=carried, evaluations=state.evaluations + 1)
+    def _with_all(self, target: Target, state: TransportState, wanted: Wanted) -> TransportState:
+        """All of the pool carried by the maps that are there, fitted on."""
+        base, before = state.source.base, state.evaluations
+        now = wanted.at_once(target, base)
+        carried, evaluations = _carried(target, base, state.carried.maps, handed(state.eta), now)
+        state = state._replace(carried=carried, evaluations=before + _number(evaluations, carried))
+        return self._fit(target, state, wanted._replace(limit=before + wanted.limit))
 
-    def _fit(self, target: Target, state: TransportState, wanted: float, share: float, limit: int) -> TransportState:
-        """The maps fitted on, until a share of rows has an effective size of so much of its particles, or at a limit
-        of evaluations.
-        """
+    def _fit(self, target: Target, state: TransportState, wanted: Wanted) -> TransportState:
+        """The maps fitted on, as long as they are not what is wanted."""
         carried, evaluations, base = state.carried, state.evaluations, state.base
-        while evaluations < limit and not _count(carried, wanted, share):
+        while evaluations < wanted.limit and not _count(carried, wanted.size, wanted.share):
             carried = _fitted_on(target, base, carried, handed(state.eta))
             evaluations += 1
         return state._replace(carried=carried, evaluations=evaluations)
@@ -203,9 +216,7 @@ class Transport(Sampler):
         """All of the pool on every row, by maps fitted to some of it, or to all, where that is not enough; and the rows
         whose weights fail even so. Those, and where few particles count, were fitted on.
         """
-        state = self._fit(target, state, GOOD, _MOSTLY, min(2, self.max_evaluations))
-        state = self._with_all(target, state)
-        state = self._fit(target, state, _OF_ALL, _MOSTLY, state.evaluations + self.max_evaluations - 1)
+        state = self._with_all(target, state, Wanted(_OF_ALL, _MOSTLY, self.max_evaluations))
         carried, base, eta = state.carried, state.source.base, handed(state.eta)
         failed, sizes = failing(carried.particles.log_weights, carried.ess), np.array(carried.ess)
         for more in range(self.max_evaluations - 1):
@@ -231,8 +242,7 @@ class Transport(Sampler):
         yield Snapshot(state.data, state.particles)
         base = state.base
         for _ in range(-(-_ENOUGH_DRAWS // state.particles.risk.shape[-1]) - 1):
-            base = base.turned()
-            particles, _ = weigh(target, base, state.carried.maps, handed(state.eta))
+            base, particles = _turned(target, base, state.carried.maps, handed(state.eta))
             if state.repaired.any():
                 particles = _choose(jnp.asarray(state.repaired), state.particles, particles)
             yield Snapshot(state.data, particles)
@@ -276,6 +286,11 @@ class Transport(Sampler):
         repaired = state.repaired.copy()
         repaired[failed] = True
         return state._replace(carried=state.carried._replace(particles=particles), repaired=repaired, unmixed=unmixed)
+
+
+def _number(evaluations: Int[Array, ""], carried: Carried) -> int:
+    """As a number; with the effective sizes, which are asked for next, in one go."""
+    return int(jax.device_get((evaluations, carried.ess))[0])
 
 
 def _n_particles(carried: Carried) -> int:
@@ -346,13 +361,47 @@ def _bases(target: Target, pool: Particles, eta: Float[Array, ""]) -> tuple[Base
 
 
 @jit
-def _placed(
-    target: Target, base: Base, moves: Float[Array, "K B"], ratio: Float[Array, ""], eta: Float[Array, ""]
-) -> tuple[Particles, Maps]:
-    """The pool on the data at a learning rate, as one row, and the first maps from it to every row."""
+def _set_out(
+    target: Target,
+    base: Base,
+    few: Base,
+    moves: Float[Array, "K B"],
+    ratio: Float[Array, ""],
+    eta: Float[Array, ""],
+    wanted: Wanted,
+) -> tuple[Particles, Carried, Int[Array, ""]]:
+    """The pool on the data at a learning rate, as one row; and some of it on every row."""
     crew = crew_of(target)
     data, _ = weigh(crew, base, spread(base, crew, ratio), eta)
-    return data.flat(), first_maps(target, base, moves, ratio)
+    return data.flat(), *_carried(target, few, first_maps(target, base, moves, ratio), eta, wanted)
+
+
+@jit
+def _carried(
+    target: Target, base: Base, maps: Maps, eta: Float[Array, ""], wanted: Wanted
+) -> tuple[Carried, Int[Array, ""]]:
+    """The pool on every row by some maps, which are fitted on as long as they are not what is wanted; and how many
+    evaluations of the risk that took.
+    """
+    first = Carried(maps, *weigh(target, base, maps, eta))
+
+    def going_on(at):
+        carried, evaluations = at
+        counting = carried.ess >= wanted.size * _n_particles(carried)
+        return (evaluations < wanted.limit) & (counting.astype(float).mean() < wanted.share)
+
+    def once_more(at):
+        carried, evaluations = at
+        return _fitted_on(target, base, carried, eta), evaluations + 1
+
+    return jax.lax.while_loop(going_on, once_more, (first, jnp.ones((), np.int32)))
+
+
+@jit
+def _turned(target: Target, base: Base, maps: Maps, eta: Float[Array, ""]) -> tuple[Base, Particles]:
+    """Every row dealt the next population, and weighted there."""
+    base = base.turned()
+    return base, weigh(target, base, maps, eta)[0]
 
 
 @jit
