@@ -20,6 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from calibayes.factors import cholesky
+
 _ROWS = 64
 _NUMBERS = 2**24
 """That a GPU may hold at once for tails of weights."""
@@ -42,7 +44,8 @@ def multi_ess_of(chain: Float[Array, "R K"]) -> Float[Array, ""]:
     centred = batches - kept.mean(0)[None]
     of_mean = size * centred.T @ centred / (n_batches - 1)
     of_draws = jnp.atleast_2d(jnp.cov(chain, rowvar=False))
-    log_ratio = jnp.linalg.slogdet(of_draws)[1] - jnp.linalg.slogdet(of_mean)[1]
+    roots = jnp.diagonal(cholesky(jnp.stack([of_draws, of_mean])), axis1=1, axis2=2)
+    log_ratio = 2 * (jnp.log(roots[0]) - jnp.log(roots[1])).sum()
     return jnp.nan_to_num(n * jnp.exp(log_ratio / dim), nan=0.0)
 
 

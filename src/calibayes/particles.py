@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, UInt
 
 from calibayes.compiled import compiled
+from calibayes.factors import cholesky
 
 UNROLLED = 16
 """Up to this many parameters a product of matrix and particles is unrolled; beyond, it is one of matrices."""
@@ -184,14 +185,8 @@ def factor(covariance: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
     scale = jnp.sqrt(variance)
     correlation = covariance / (scale[:, :, None] * scale[:, None, :])
     ridged = (correlation * (1 - eye) + eye + 1e-5 * eye) / (1 + 1e-5)
-    root = jnp.linalg.cholesky(ridged)
+    root = cholesky(ridged)
     return scale[:, :, None] * jnp.where(jnp.isfinite(root), root, eye)
-
-
-def inverse_factor(root: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
-    """The inverse of lower triangular factors."""
-    eye = jnp.broadcast_to(jnp.eye(root.shape[-1], dtype=root.dtype), root.shape)
-    return jax.scipy.linalg.solve_triangular(root, eye, lower=True)
 
 
 def share_below(values: Float[Array, "... M"], weights: Float[Array, "... M"], point: Float[Array, "..."]):

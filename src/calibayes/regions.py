@@ -22,9 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from calibayes.factors import lower_inverse
 from calibayes.functions import Numbers, static
 from calibayes.given import integer, parameters, shown
-from calibayes.particles import covariance, factor, inverse_factor, mean, quantile, share_below, transform
+from calibayes.particles import covariance, factor, mean, quantile, share_below, transform
 
 
 class Cloud(eqx.Module):
@@ -218,7 +219,7 @@ def _part(cloud: Cloud, which: slice) -> Cloud:
 def _mass_within(shape: Cloud, ranked: Cloud, point: Point) -> Float[Array, " B"]:
     """Share of `ranked` closer to the mean than the point, in the ellipsoid of `shape`."""
     centre = mean(shape.theta, shape.weights)
-    whiten = inverse_factor(factor(covariance(shape.theta, shape.weights)))
+    whiten = lower_inverse(factor(covariance(shape.theta, shape.weights)))
 
     def distance(theta):
         return jnp.square(transform(whiten, theta - centre[:, :, None])).sum(0)

@@ -19,7 +19,8 @@ from jaxtyping import Array, Float
 from calibayes.compiled import compiled
 from calibayes.counts import WIDE, scan_chunks
 from calibayes.devices import SOME, each, summed
-from calibayes.particles import Particles, covariance, factor, inverse_factor, mean
+from calibayes.factors import lower_inverse
+from calibayes.particles import Particles, covariance, factor, mean
 from calibayes.target import Target
 from calibayes.together import jit
 
@@ -52,7 +53,7 @@ def matching_eta(target: Target, particles: Particles, eta: Float[Array, " R"]) 
     """The learning rate at which the posterior's covariance meets the sandwich, from particles at `eta`."""
     moves = influences(target, particles, eta)
     within = covariance(particles.theta, particles.weights) * eta[:, None, None]
-    whiten = inverse_factor(factor(within.mean(0, keepdims=True)))[0]
+    whiten = lower_inverse(factor(within.mean(0, keepdims=True)))[0]
     return len(moves) / jnp.square(whiten @ moves).sum()
 
 

@@ -18,10 +18,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from calibayes.factors import lower_inverse
 from calibayes.given import fraction
 from calibayes.kernels.base import Info, Kernel, metropolis
 from calibayes.noise import normals, uniforms
-from calibayes.particles import covariance, factor, inverse_factor, mean, transform
+from calibayes.particles import covariance, factor, mean, transform
 
 _WALK = 0.25
 
@@ -54,7 +55,7 @@ class CrankNicolson(Kernel):
         log_uniforms, walks = jnp.log(uniform[dim]), uniform[dim + 1] < _WALK
         centre = mean(theta, particles.weights)[:, :, None]
         root = factor(covariance(theta, particles.weights))
-        u = transform(inverse_factor(root), theta - centre)
+        u = transform(lower_inverse(root), theta - centre)
         step = jax.nn.sigmoid(adaptation.logit_step)[:, None]
         keep = jnp.where(walks, 1.0, jnp.sqrt(1 - jnp.square(step)))
         add = jnp.where(walks, jnp.exp(adaptation.log_scale)[:, None], step)

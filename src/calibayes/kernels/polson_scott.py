@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from calibayes.factors import cholesky, lower_inverse
 from calibayes.kernels.base import Info, Kernel
 from calibayes.losses import Hinge
 from calibayes.particles import Particles
@@ -71,10 +72,9 @@ def _sweep(
     inverse_omega = inverse_gaussian(prior_key, scale * jnp.abs(theta - loc), jnp.square(1 / scale))
     precision = (x.T * (jnp.square(a) * inverse_lambda)[None]) @ x + jnp.diag(inverse_omega)
     linear = x.T @ (a * (1 + a * inverse_lambda) * y) + inverse_omega * loc
-    root = jnp.linalg.cholesky(precision)
-    half = jax.scipy.linalg.solve_triangular(root, linear, lower=True)
+    inverse = lower_inverse(cholesky(precision[None]))[0]
     noise = jax.random.normal(theta_key, theta.shape, theta.dtype)
-    return jax.scipy.linalg.solve_triangular(root, half + noise, lower=True, trans=1)
+    return inverse.T @ (inverse @ linear + noise)
 
 
 def inverse_gaussian(

@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from calibayes.curve import Curve
+from calibayes.factors import lower_inverse
 from calibayes.functions import handed
-from calibayes.particles import Particles, inverse_factor, normalise, transform
+from calibayes.particles import Particles, normalise, transform
 from calibayes.regions import Cloud, Point, Region
 from calibayes.samplers.maps import Base, first_maps, jackknifed
 from calibayes.samplers.start import Pilot
@@ -43,7 +44,7 @@ def _levels(
     u, _ = base.on_rows(target.n_rows)
     weights = jnp.full(u.shape[1:], 1 / u.shape[-1])
     centre = maps.centre[:, :1]
-    away = transform(inverse_factor(maps.root), (centre - maps.centre)[:, :, None])
+    away = transform(lower_inverse(maps.root), (centre - maps.centre)[:, :, None])
     point = target.coordinates.constrain(centre)[:, 0]
 
     def at(ratio: Float[Array, ""]) -> Float[Array, " B"]:

@@ -22,12 +22,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from calibayes.compiled import compiled
+from calibayes.factors import cholesky, clipped, lower_inverse
 from calibayes.particles import (
     Particles,
     covariance,
     ess,
     factor,
-    inverse_factor,
     mean,
     normalise,
     products,
@@ -66,7 +66,7 @@ class Base(eqx.Module):
         centre, within = mean(theta, weights), covariance(theta, weights)
         between = jnp.atleast_2d(jnp.cov(centre, bias=True))
         return Base(
-            transform(inverse_factor(factor(within)), theta - centre[:, :, None]),
+            transform(lower_inverse(factor(within)), theta - centre[:, :, None]),
             log_density(particles, jnp.full(weights.shape[0], eta)),
             centre.mean(1),
             factor((within.mean(0) + between)[None])[0],
@@ -197,7 +197,7 @@ def _regression(u: Float[Array, "K B M"], log_weights: Float[Array, "B M"]):
     slope = (u * value[None]).mean(-1)
     rest = value - sum(slope[k][:, None] * u[k] for k in range(dim))
     precision = _shrunk(jnp.eye(dim)[None] - products(u, rest / size), jnp.square(rest).mean(-1) / size)
-    values, vectors = jnp.linalg.eigh(jnp.where(jnp.isfinite(precision), precision, jnp.eye(dim)[None]))
-    variances = 1 / jnp.clip(values, 1 / _STRETCH, _STRETCH)
-    spread = (vectors * variances[:, None, :]) @ jnp.swapaxes(vectors, -1, -2)
+    precision = jnp.where(jnp.isfinite(precision), precision, jnp.eye(dim)[None])
+    inverse = lower_inverse(cholesky(clipped(precision, 1 / _STRETCH, _STRETCH)))
+    spread = jnp.matmul(jnp.swapaxes(inverse, -1, -2), inverse, precision=jax.lax.Precision.HIGHEST)
     return (spread * slope.T[:, None, :]).sum(-1).T, spread
