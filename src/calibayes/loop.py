@@ -187,11 +187,15 @@ class Loop:
     def solve(self, state: Any, eta: float, search: Bracket, limit: int, live: LiveLine, record: bool = True) -> Found:
         """The eta that the curve around it gives back, from rows that have been mended where they need it.
 
-        Rough curves lead to where they say it is. If a fitted one says that it is not, fitted ones lead on.
+        Rough curves lead to where they say it is. If a fitted one says that it is not, fitted ones lead on. Where that
+        takes no time the first is a fitted one, which leads on if it meets the level.
         """
         searching: Any = None
-        first, sure = eta, False
+        first, quick = eta, self.journal.note("quick", lambda: self.sampler.quick(self.target, state))
+        sure = quick
         for _ in range(limit):
+            if sure:
+                state = self._mend(state, live)
             found = self._assess(state, eta)
             if record:
                 self._record(found, live)
@@ -205,7 +209,7 @@ class Loop:
             # Two etas so close that curves disagree between them: the fitted one decides.
             closed = searching is not None and searching.high < np.exp(search.closeness / 4) * searching.low
             if near or closed:
-                found = self._mended(found, live)
+                found = found if sure else self._mended(found, live)
                 state = found.state
                 live.phase("coverage curve")
                 answer, near = self._reading(found, np.inf if closed else search.closeness, rough=False)
@@ -216,7 +220,8 @@ class Loop:
                         f"coverage does not fall steadily with eta: it meets {self.level:g} nowhere near {eta:.4g}"
                     )
                     return found
-                searching, sure = self._updated(search, searching if sure else None, found, answer), True
+                searching = self._updated(search, searching if sure else None, found, answer)
+                sure, quick = not quick or bool(0 < answer < np.inf), False
             eta = answer if searching.low < answer < searching.high else float(searching.eta)
             searching = eqx.tree_at(lambda s: s.eta, searching, handed(eta))
             if not first / _FARTHEST < eta < first * _FARTHEST:
@@ -239,10 +244,13 @@ class Loop:
     def _move(self, state: Any, eta: float, live: LiveLine) -> Any:
         return self._step("move", lambda: self.sampler.move(self.target, state, eta, live.share))
 
+    def _mend(self, state: Any, live: LiveLine) -> Any:
+        live.phase("maps, and rows whose weights fail")
+        return self._step("mend", lambda: self.sampler.mend(self.target, state, live.share))
+
     def _mended(self, found: Found, live: LiveLine) -> Found:
         """The same with maps fitted and failing rows sampled, if there was anything to mend."""
-        live.phase("maps, and rows whose weights fail")
-        state = self._step("mend", lambda: self.sampler.mend(self.target, found.state, live.share))
+        state = self._mend(found.state, live)
         if state is found.state:
             return found
         mended = self._assess(state, found.eta)

@@ -27,15 +27,16 @@ from calibayes.particles import Particles
 from calibayes.result import Record
 from calibayes.samplers.asmc import Walkers
 from calibayes.samplers.base import Reach
+from calibayes.samplers.carry import Carried
 from calibayes.samplers.maps import Base, Maps
 from calibayes.samplers.mcmc import MCMCState
 from calibayes.samplers.pool import Pool
 from calibayes.samplers.smc import SMCState
 from calibayes.samplers.start import Pilot
-from calibayes.samplers.transport import Carried, Source, TransportState
+from calibayes.samplers.transport import Source, TransportState
 from calibayes.target import Target
 
-_MAGIC = b"calibayes checkpoint 4\n"
+_MAGIC = b"calibayes checkpoint 5\n"
 _DTYPES = ("bool", "int8", "int32", "int64", "uint8", "uint32", "uint64", "float32", "float64")
 
 

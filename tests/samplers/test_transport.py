@@ -1,5 +1,6 @@
 """Transport against posteriors integrated on a grid, row by row; and the rows that it must not leave to its weights."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,9 @@ from calibayes.curve import critical_levels
 from calibayes.functions import as_float
 from calibayes.particles import ess
 from calibayes.regions import as_region
+from calibayes.samplers import carry as carry_room
 from calibayes.samplers import transport
+from calibayes.samplers.carry import Carried, Wanted, _better, carry, fit_on, refit_some, some_maps
 from calibayes.samplers.maps import refit, weigh
 from calibayes.samplers.start import CREW
 from calibayes.samplers.transport import failing
@@ -206,7 +209,7 @@ def test_a_repair_begins_at_the_learning_rate_it_says(problem, unfitted, monkeyp
     rows, begun = jnp.arange(1, CREW + 1), []
     monkeypatch.setattr(transport, "climb_to", lambda keys, target, walkers, eta: begun.append(walkers) or walkers)
     monkeypatch.setattr(transport, "by_mcmc", lambda *args, at_least: (begun[0], jnp.ones(CREW, bool)))
-    transport._finish(key, target.rows(rows), transport._some_maps(unfitted.carried.maps, rows), unfitted)
+    transport._finish(key, target.rows(rows), some_maps(unfitted.carried.maps, rows), unfitted)
     (walkers,) = begun
     assert float(walkers.eta[0]) == pytest.approx(unfitted.eta / 4)
     theta, weights = (np.asarray(leaf, float) for leaf in (walkers.particles.theta, walkers.particles.weights))
@@ -277,11 +280,11 @@ def test_rows_fitted_on_are_as_if_all_were(problem, unfitted):
     target, _, _ = problem
     base, eta = unfitted.base, as_float(unfitted.eta)
     rows = np.resize(np.arange(30, 30 + CREW - 5), CREW)
-    carried, some = transport._refitted(target, base, unfitted.carried, jnp.asarray(rows), eta)
+    carried, some = refit_some(target, base, unfitted.carried, jnp.asarray(rows), eta)
     np.testing.assert_array_equal(some.ess, np.asarray(carried.ess)[rows])
     np.testing.assert_array_equal(some.particles.log_weights, np.asarray(carried.particles.log_weights)[rows])
     maps = refit(base, unfitted.carried.maps, unfitted.particles.log_weights)
-    whole = transport._better(transport.Carried(maps, *weigh(target, base, maps, eta)), unfitted.carried)
+    whole = _better(Carried(maps, *weigh(target, base, maps, eta)), unfitted.carried)
     chosen = np.isin(np.arange(target.n_rows), rows)
     expected = np.where(chosen[None, :, None], whole.particles.theta, unfitted.particles.theta)
     np.testing.assert_allclose(carried.particles.theta, expected, rtol=1e-4, atol=1e-5)
@@ -320,3 +323,43 @@ def test_few_rows(problem, key, n_rows):
     state = sampler.mend(some, sampler.init(key, some, start._replace(target=some), start.eta), nothing)
     assert state.particles.theta.shape == (2, n_rows, M)
     assert np.abs(deviates(state, grid.some_rows(n_rows - 1))).max() < 4.7
+
+
+@pytest.mark.parametrize(
+    ("wanted", "share", "limit", "evaluations"), [(2.0, 1.0, 3, 3), (2.0, 1.0, 1, 1), (0.0, 1.0, 3, 1)]
+)
+def test_carried_in_one_go_is_step_by_step(problem, unfitted, wanted, share, limit, evaluations):
+    """Until what is wanted is there, or to the limit."""
+    target, base, maps, eta = problem[0], unfitted.base, unfitted.carried.maps, as_float(unfitted.eta)
+    expected = Carried(maps, *weigh(target, base, maps, eta))
+    for _ in range(evaluations - 1):
+        expected = fit_on(target, base, expected, eta)
+    found, n = carry(target, base, maps, eta, Wanted(as_float(wanted), as_float(share), jnp.asarray(limit)))
+    assert int(n) == evaluations
+    # Chaotic where few particles count: rounding of weights is magnified there by a fit to them.
+    good = np.asarray(expected.ess) > 0.3 * M
+    assert good.mean() > 0.9
+    np.testing.assert_allclose(np.asarray(found.ess)[good], np.asarray(expected.ess)[good], rtol=1e-3)
+    theta = np.asarray(found.particles.theta)[:, good]
+    np.testing.assert_allclose(theta, np.asarray(expected.particles.theta)[:, good], rtol=1e-3, atol=1e-3)
+
+
+def test_a_row_where_nothing_counts_has_the_particles_of_its_map(problem, unfitted):
+    target, base, maps, eta = problem[0], unfitted.base, unfitted.carried.maps, as_float(unfitted.eta)
+    nowhere = eqx.tree_at(lambda b: b.log_density, base, jnp.full_like(base.log_density, -jnp.inf))
+    found, _ = carry(target, nowhere, maps, eta, Wanted(as_float(0.5), as_float(1.0), jnp.asarray(1)))
+    assert (np.asarray(found.ess) == 0).all()
+    np.testing.assert_allclose(found.particles.theta, weigh(target, base, maps, eta)[0].theta, rtol=1e-5, atol=1e-5)
+
+
+def test_long_evaluations_come_one_at_a_time(problem, key, monkeypatch):
+    """For there to be a moment to be interrupted in; and to the same end."""
+    target, start, _ = problem
+    at_once, told = cb.Transport(n_particles=M).init(key, target, start, start.eta), []
+    monkeypatch.setattr(carry_room, "_LONG", 0)
+    fit = transport.fit_on
+    monkeypatch.setattr(transport, "fit_on", lambda *args: told.append(1) or fit(*args))
+    one_by_one = cb.Transport(n_particles=M).init(key, target, start, start.eta)
+    assert one_by_one.evaluations == at_once.evaluations == 1 + len(told)
+    assert told
+    np.testing.assert_allclose(one_by_one.carried.ess, at_once.carried.ess, rtol=1e-3)

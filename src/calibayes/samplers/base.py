@@ -83,6 +83,10 @@ class Sampler(eqx.Module):
         """The state with the rows put right that are known to be wrong; the same object, if there are none."""
         return state
 
+    def quick(self, target: Target, state: Any) -> bool:
+        """Whether mending takes so little time that it need not be known first that the state is worth it."""
+        return False
+
     def data(self, state: Any) -> Particles:
         """The particles on the data."""
         return state.particles.row(0)

@@ -23,7 +23,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from calibayes.checks import LongRunWarning
-from calibayes.compiled import compiled
 from calibayes.diagnostics import pareto_k, pareto_k_limit
 from calibayes.functions import handed
 from calibayes.given import integer
@@ -32,10 +31,21 @@ from calibayes.particles import Particles, choose, ess
 from calibayes.regions import Region
 from calibayes.samplers.asmc import start_walking
 from calibayes.samplers.base import Reach, Sampler, Snapshot
+from calibayes.samplers.carry import (
+    Carried,
+    Wanted,
+    carry,
+    fit_on,
+    losses,
+    n_particles,
+    refit_some,
+    set_out,
+    some_maps,
+)
 from calibayes.samplers.guess import first_eta
-from calibayes.samplers.maps import ENOUGH, Base, Maps, first_maps, jackknifed, refit, spread, weigh
+from calibayes.samplers.maps import ENOUGH, Base, Maps, jackknifed, weigh
 from calibayes.samplers.pool import Pool, make_pool, moved_draws, rough_draws
-from calibayes.samplers.start import COARSE, CREW, Pilot, by_mcmc, climb_to, crew_of, from_prior
+from calibayes.samplers.start import COARSE, CREW, Pilot, by_mcmc, climb_to, from_prior
 from calibayes.target import Target
 from calibayes.together import jit
 
@@ -52,8 +62,8 @@ _PART, _FEWEST = 4, 200
 """One particle in so many is searched by, but not fewer than these, nor than a fit by regression needs."""
 _SOME_CREWS = 5
 """Of rows that are fitted on by themselves, at most."""
-_LONG = 2**36
-"""Losses of one observation and particle, which take a processor some ten seconds."""
+_SHORT = 2**31
+"""Losses of one observation and particle, which take less time than a first look at the particles."""
 _STEP = 2.5
 """The pool follows eta by powers of this: maps scale it over less than half a step."""
 _BROADER = 4.0
@@ -64,28 +74,6 @@ _ENOUGH_DRAWS = 2_000
 
 _ess = jax.jit(ess)
 _choose = jax.jit(choose)
-
-
-class Wanted(NamedTuple):
-    """Of maps: that a share of rows has an effective size of so much of its particles; or a limit of evaluations."""
-
-    size: float
-    share: float
-    limit: int
-
-    def at_once(self, target: Target, base: Base) -> "Wanted":
-        """As a program is told; which takes one evaluation at a time if that is long, to be interrupted in between."""
-        work = target.base.size * target.n_rows * base.log_density.shape[-1]
-        limit = np.asarray(self.limit if work < _LONG else 1, np.int32)
-        return Wanted(handed(self.size), handed(self.share), limit)  # type: ignore[arg-type]
-
-
-class Carried(NamedTuple):
-    """The pool on every row by some maps, weighted there."""
-
-    maps: Maps
-    particles: Particles
-    ess: Float[Array, " B"]
 
 
 class Source(NamedTuple):
@@ -128,7 +116,7 @@ class TransportState(NamedTuple):
     def base(self) -> Base:
         """Of the pool, with as many particles as are carried."""
         few = self.source.few
-        return few if _n_particles(self.carried) == few.log_density.shape[-1] else self.source.base
+        return few if n_particles(self.carried) == few.log_density.shape[-1] else self.source.base
 
 
 class Transport(Sampler):
@@ -186,7 +174,7 @@ class Transport(Sampler):
         source, none = sources[step], np.zeros(target.n_rows, bool)
         wanted = Wanted(GOOD, _MOSTLY, min(2, self.max_evaluations))
         now = wanted.at_once(target, source.few)
-        data, first, evaluations = _set_out(target, *source[1:], handed(source.pool.eta / eta), handed(eta), now)
+        data, first, evaluations = set_out(target, *source[1:], handed(source.pool.eta / eta), handed(eta), now)
         n = _number(evaluations, first)
         state = TransportState(rough, sources, source, eta, data, first, key, n, False, none, none)
         state = self._fit(target, state, wanted)
@@ -200,7 +188,7 @@ class Transport(Sampler):
         """All of the pool carried by the maps that are there, fitted on."""
         base, before = state.source.base, state.evaluations
         now = wanted.at_once(target, base)
-        carried, evaluations = _carried(target, base, state.carried.maps, handed(state.eta), now)
+        carried, evaluations = carry(target, base, state.carried.maps, handed(state.eta), now)
         state = state._replace(carried=carried, evaluations=before + _number(evaluations, carried))
         return self._fit(target, state, wanted._replace(limit=before + wanted.limit))
 
@@ -208,7 +196,7 @@ class Transport(Sampler):
         """The maps fitted on, as long as they are not what is wanted."""
         carried, evaluations, base = state.carried, state.evaluations, state.base
         while evaluations < wanted.limit and not _count(carried, wanted.size, wanted.share):
-            carried = _fitted_on(target, base, carried, handed(state.eta))
+            carried = fit_on(target, base, carried, handed(state.eta))
             evaluations += 1
         return state._replace(carried=carried, evaluations=evaluations)
 
@@ -220,7 +208,7 @@ class Transport(Sampler):
         carried, base, eta = state.carried, state.source.base, handed(state.eta)
         failed, sizes = failing(carried.particles.log_weights, carried.ess), np.array(carried.ess)
         for more in range(self.max_evaluations - 1):
-            poor = np.flatnonzero(failed | (sizes < _OF_ALL * _n_particles(carried)))
+            poor = np.flatnonzero(failed | (sizes < _OF_ALL * n_particles(carried)))
             if more and not len(poor):
                 break
             # Not too many, which is a matter of the maps; and some in any case, so that what is compiled does not
@@ -228,7 +216,7 @@ class Transport(Sampler):
             poor = poor[np.argsort(sizes[poor])][: _SOME_CREWS * CREW] if len(poor) else np.argsort(sizes)[:CREW]
             crews, judged = _crews(poor), []
             for rows in crews:
-                carried, some = _refitted(target, base, carried, rows, eta)
+                carried, some = refit_some(target, base, carried, rows, eta)
                 judged.append((some.particles.log_weights, some.ess))
             for rows, (log_weights, own) in zip(crews, judged, strict=True):
                 failed[rows], sizes[rows] = failing(log_weights, own), own
@@ -240,9 +228,10 @@ class Transport(Sampler):
     def snapshots(self, target: Target, state: TransportState) -> Iterator[Snapshot]:
         """The same maps with one population after another; repaired rows have but one."""
         yield Snapshot(state.data, state.particles)
-        base = state.base
+        base, once = state.base, Wanted(0, 0, 1).at_once(target, state.base)
         for _ in range(-(-_ENOUGH_DRAWS // state.particles.risk.shape[-1]) - 1):
-            base, particles = _turned(target, base, state.carried.maps, handed(state.eta))
+            base = base.turned()
+            particles = carry(target, base, state.carried.maps, handed(state.eta), once)[0].particles
             if state.repaired.any():
                 particles = _choose(jnp.asarray(state.repaired), state.particles, particles)
             yield Snapshot(state.data, particles)
@@ -258,6 +247,10 @@ class Transport(Sampler):
             repaired=state.repaired,
             concerns=tuple(state.pool.concerns),
         )
+
+    def quick(self, target: Target, state: TransportState) -> bool:
+        poor = np.asarray(state.carried.ess) < LOW_ESS * n_particles(state.carried)
+        return bool(losses(target, state.source.base) < _SHORT and poor.sum() <= CREW)
 
     def mend(self, target: Target, state: TransportState, on_step: Callable[[float], None]) -> TransportState:
         """The state with its maps fitted, and the rows sampled whose weights fail even so."""
@@ -279,7 +272,7 @@ class Transport(Sampler):
             rows = failed[start * CREW : (start + 1) * CREW]
             again, some = jnp.asarray(np.resize(np.arange(len(rows)), CREW)), jnp.asarray(crew)
             key = folded(state.key, 2, int(rows[0]))
-            sampled, settled = _finish(key, target.rows(some), _some_maps(state.carried.maps, some), state)
+            sampled, settled = _finish(key, target.rows(some), some_maps(state.carried.maps, some), state)
             particles = particles.with_rows(some, sampled.rows(again))
             unmixed[rows] = ~settled[: len(rows)]
             on_step((start * CREW + len(rows)) / len(failed))
@@ -293,13 +286,9 @@ def _number(evaluations: Int[Array, ""], carried: Carried) -> int:
     return int(jax.device_get((evaluations, carried.ess))[0])
 
 
-def _n_particles(carried: Carried) -> int:
-    return carried.particles.risk.shape[-1]
-
-
 def _count(carried: Carried, wanted: float, share: float) -> bool:
     """Whether on a share of the rows so much of the particles counts."""
-    return bool((np.asarray(carried.ess) >= wanted * _n_particles(carried)).mean() >= share)
+    return bool((np.asarray(carried.ess) >= wanted * n_particles(carried)).mean() >= share)
 
 
 def _crews(rows: Int[np.ndarray, " R"]) -> list[Any]:
@@ -358,85 +347,3 @@ def _bases(target: Target, pool: Particles, eta: Float[Array, ""]) -> tuple[Base
     base, size = Base.of(pool, eta), pool.risk.shape[-1]
     few = base.few(min(size, max(size // _PART, ENOUGH * target.dim, _FEWEST)))
     return base, few, jackknifed(target, pool, eta)
-
-
-@jit
-def _set_out(
-    target: Target,
-    base: Base,
-    few: Base,
-    moves: Float[Array, "K B"],
-    ratio: Float[Array, ""],
-    eta: Float[Array, ""],
-    wanted: Wanted,
-) -> tuple[Particles, Carried, Int[Array, ""]]:
-    """The pool on the data at a learning rate, as one row; and some of it on every row."""
-    crew = crew_of(target)
-    data, _ = weigh(crew, base, spread(base, crew, ratio), eta)
-    return data.flat(), *_carried(target, few, first_maps(target, base, moves, ratio), eta, wanted)
-
-
-@jit
-def _carried(
-    target: Target, base: Base, maps: Maps, eta: Float[Array, ""], wanted: Wanted
-) -> tuple[Carried, Int[Array, ""]]:
-    """The pool on every row by some maps, which are fitted on as long as they are not what is wanted; and how many
-    evaluations of the risk that took.
-    """
-    first = Carried(maps, *weigh(target, base, maps, eta))
-
-    def going_on(at):
-        carried, evaluations = at
-        counting = carried.ess >= wanted.size * _n_particles(carried)
-        return (evaluations < wanted.limit) & (counting.astype(float).mean() < wanted.share)
-
-    def once_more(at):
-        carried, evaluations = at
-        return _fitted_on(target, base, carried, eta), evaluations + 1
-
-    return jax.lax.while_loop(going_on, once_more, (first, jnp.ones((), np.int32)))
-
-
-@jit
-def _turned(target: Target, base: Base, maps: Maps, eta: Float[Array, ""]) -> tuple[Base, Particles]:
-    """Every row dealt the next population, and weighted there."""
-    base = base.turned()
-    return base, weigh(target, base, maps, eta)[0]
-
-
-@jit
-def _fitted_on(target: Target, base: Base, carried: Carried, eta: Float[Array, ""]) -> Carried:
-    """Every row's map fitted once more."""
-    maps = refit(base, carried.maps, carried.particles.log_weights)
-    return _better(Carried(maps, *weigh(target, base, maps, eta)), carried)
-
-
-@compiled
-def _better(new: Carried, old: Carried) -> Carried:
-    """On each row the new, unless it clearly failed.
-
-    Not the larger effective size: that would pick the weights that happened to miss a tail.
-    """
-    where = new.ess > 0.5 * old.ess
-    return Carried(
-        new.maps.where(where, old.maps),
-        choose(where, new.particles, old.particles),
-        jnp.where(where, new.ess, old.ess),
-    )
-
-
-@jit
-def _refitted(
-    target: Target, base: Base, carried: Carried, rows: Int[Array, " R"], eta: Float[Array, ""]
-) -> tuple[Carried, Carried]:
-    """All rows, some of which are fitted once more; and those."""
-    old = Carried(_some_maps(carried.maps, rows), carried.particles.rows(rows), carried.ess[rows])
-    own = base.of_rows(rows)
-    new = _fitted_on(target.rows(rows), own, old, eta)
-    maps = Maps(carried.maps.centre.at[:, rows].set(new.maps.centre), carried.maps.root.at[rows].set(new.maps.root))
-    return Carried(maps, carried.particles.with_rows(rows, new.particles), carried.ess.at[rows].set(new.ess)), new
-
-
-@compiled
-def _some_maps(maps: Maps, rows: Int[Array, " R"]) -> Maps:
-    return Maps(maps.centre[:, rows], maps.root[rows])

@@ -1,0 +1,130 @@
+"""The pool carried to every row by maps, in programs of some evaluations of the risk each."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from calibayes.compiled import compiled
+from calibayes.functions import handed
+from calibayes.particles import Particles, choose
+from calibayes.samplers.maps import Base, Maps, first_maps, refit, spread, weigh
+from calibayes.samplers.start import crew_of
+from calibayes.target import Target
+from calibayes.together import jit
+
+_LONG = 2**36
+"""Losses of one observation and particle, which take a processor some ten seconds."""
+
+
+class Wanted(NamedTuple):
+    """Of maps: that a share of rows has an effective size of so much of its particles; or a limit of evaluations."""
+
+    size: float
+    share: float
+    limit: int
+
+    def at_once(self, target: Target, base: Base) -> "Wanted":
+        """As a program is told; which takes one evaluation at a time if that is long, to be interrupted in between."""
+        limit = np.asarray(self.limit if losses(target, base) < _LONG else 1, np.int32)
+        return Wanted(handed(self.size), handed(self.share), limit)  # type: ignore[arg-type]
+
+
+def losses(target: Target, base: Base) -> int:
+    """Of one observation and particle, that an evaluation of the risk asks for."""
+    return target.base.size * target.n_rows * base.log_density.shape[-1]
+
+
+class Carried(NamedTuple):
+    """The pool on every row by some maps, weighted there."""
+
+    maps: Maps
+    particles: Particles
+    ess: Float[Array, " B"]
+
+
+def n_particles(carried: Carried) -> int:
+    return carried.particles.risk.shape[-1]
+
+
+@jit
+def set_out(
+    target: Target,
+    base: Base,
+    few: Base,
+    moves: Float[Array, "K B"],
+    ratio: Float[Array, ""],
+    eta: Float[Array, ""],
+    wanted: Wanted,
+) -> tuple[Particles, Carried, Int[Array, ""]]:
+    """The pool on the data at a learning rate, as one row; and some of it on every row."""
+    crew = crew_of(target)
+    data, _ = weigh(crew, base, spread(base, crew, ratio), eta)
+    return data.flat(), *carry(target, few, first_maps(target, base, moves, ratio), eta, wanted)
+
+
+@jit
+def carry(
+    target: Target, base: Base, maps: Maps, eta: Float[Array, ""], wanted: Wanted
+) -> tuple[Carried, Int[Array, ""]]:
+    """The pool on every row by some maps, which are fitted on as long as they are not what is wanted; and how many
+    evaluations of the risk that took.
+    """
+
+    def going_on(at):
+        carried, evaluations = at
+        counting = carried.ess >= wanted.size * n_particles(carried)
+        good = counting.astype(float).mean() >= wanted.share
+        return (evaluations == 0) | (evaluations < wanted.limit) & ~good
+
+    def once(at):
+        old, evaluations = at
+        # The first maps are as they are. One place that evaluates the risk is compiled sooner than two.
+        fitted = lambda: refit(base, old.maps, old.particles.log_weights)
+        maps = jax.lax.cond(evaluations == 0, lambda: old.maps, fitted)
+        return _better(Carried(maps, *weigh(target, base, maps, eta)), old), evaluations + 1
+
+    shapes = jax.eval_shape(lambda: weigh(target, base, maps, eta))
+    # Worse than anything.
+    none = jax.tree.map(lambda leaf: jnp.full(leaf.shape, -1, leaf.dtype), shapes)
+    return jax.lax.while_loop(going_on, once, (Carried(maps, *none), jnp.zeros((), np.int32)))
+
+
+@jit
+def fit_on(target: Target, base: Base, carried: Carried, eta: Float[Array, ""]) -> Carried:
+    """Every row's map fitted once more."""
+    maps = refit(base, carried.maps, carried.particles.log_weights)
+    return _better(Carried(maps, *weigh(target, base, maps, eta)), carried)
+
+
+@compiled
+def _better(new: Carried, old: Carried) -> Carried:
+    """On each row the new, unless it clearly failed.
+
+    Not the larger effective size: that would pick the weights that happened to miss a tail.
+    """
+    where = new.ess > 0.5 * old.ess
+    return Carried(
+        new.maps.where(where, old.maps),
+        choose(where, new.particles, old.particles),
+        jnp.where(where, new.ess, old.ess),
+    )
+
+
+@jit
+def refit_some(
+    target: Target, base: Base, carried: Carried, rows: Int[Array, " R"], eta: Float[Array, ""]
+) -> tuple[Carried, Carried]:
+    """All rows, some of which are fitted once more; and those."""
+    old = Carried(some_maps(carried.maps, rows), carried.particles.rows(rows), carried.ess[rows])
+    own = base.of_rows(rows)
+    new = fit_on(target.rows(rows), own, old, eta)
+    maps = Maps(carried.maps.centre.at[:, rows].set(new.maps.centre), carried.maps.root.at[rows].set(new.maps.root))
+    return Carried(maps, carried.particles.with_rows(rows, new.particles), carried.ess.at[rows].set(new.ess)), new
+
+
+@compiled
+def some_maps(maps: Maps, rows: Int[Array, " R"]) -> Maps:
+    return Maps(maps.centre[:, rows], maps.root[rows])
