@@ -31,7 +31,7 @@ from calibayes.treefile import CheckpointError, Gone
 
 T = TypeVar("T")
 
-_STATES = ("init", "move", "mend")
+_STATES = ("init", "move", "mend", "last mend")
 _WRITTEN = (str, int, float, type(None))
 _READABLE = 40
 

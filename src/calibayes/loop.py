@@ -229,7 +229,7 @@ class Loop:
                 return found
             live.phase(f"to eta {eta:.4g}")
             state = self._move(state, eta, live)
-        found = self._mended(found, live)
+        found = self._mended(found, live, "last mend")
         found.outcome, found.limited = f"eta had not settled after {limit} iterations", True
         return found
 
@@ -244,13 +244,13 @@ class Loop:
     def _move(self, state: Any, eta: float, live: LiveLine) -> Any:
         return self._step("move", lambda: self.sampler.move(self.target, state, eta, live.share))
 
-    def _mend(self, state: Any, live: LiveLine) -> Any:
+    def _mend(self, state: Any, live: LiveLine, name: str = "mend") -> Any:
         live.phase("maps, and rows whose weights fail")
-        return self._step("mend", lambda: self.sampler.mend(self.target, state, live.share))
+        return self._step(name, lambda: self.sampler.mend(self.target, state, live.share))
 
-    def _mended(self, found: Found, live: LiveLine) -> Found:
+    def _mended(self, found: Found, live: LiveLine, name: str = "mend") -> Found:
         """The same with maps fitted and failing rows sampled, if there was anything to mend."""
-        state = self._mend(found.state, live)
+        state = self._mend(found.state, live, name)
         if state is found.state:
             return found
         mended = self._assess(state, found.eta)
