@@ -179,7 +179,7 @@ def local_curve(
     for data, rows in snapshots:
         if data is not last:
             points, last = points_of(data, etas), data
-        found.append(_levels_on_grid(target, data, rows, handed(etas - eta), handed(etas), region, points))
+        found.append(_levels_on_grid(target, data, rows, handed([etas - eta, etas]), region, points))
     levels, sizes = zip(*jax.device_get(found), strict=True)
     mean = np.mean(levels, axis=0)[:, 1:]
     return Curve(etas, mean, np.mean(sizes, axis=0), level, groups, levels[0][len(etas) // 2, 1:])
@@ -190,12 +190,14 @@ def _levels_on_grid(
     target: Target,
     data: Particles,
     particles: Particles,
-    steps: Float[Array, " G"],
-    etas: Float[Array, " G"],
+    grid: Float[Array, "2 G"],
     region: Region,
     points: Float[Array, "G K"] | None,
 ) -> tuple[Float[Array, "G B"], Float[Array, " G"]]:
-    """Every row's critical level, and the median effective size, at each learning rate of a grid."""
+    """Every row's critical level, and the median effective size, at each learning rate of a grid: how far they are from
+    where the particles are, and the learning rates themselves.
+    """
+    steps, etas = grid
     drawn = target.constrained(particles)
     points = means_along(target.constrained(data), steps) if points is None else points
 

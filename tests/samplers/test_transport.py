@@ -334,7 +334,7 @@ def test_carried_in_one_go_is_step_by_step(problem, unfitted, wanted, share, lim
     expected = Carried(maps, *weigh(target, base, maps, eta))
     for _ in range(evaluations - 1):
         expected = fit_on(target, base, expected, eta)
-    found, n = carry(target, base, maps, eta, Wanted(as_float(wanted), as_float(share), jnp.asarray(limit)))
+    found, n = carry(target, base, maps, as_float(Wanted(wanted, share, limit).told(unfitted.eta, target, base)))
     assert int(n) == evaluations
     # Chaotic where few particles count: rounding of weights is magnified there by a fit to them.
     good = np.asarray(expected.ess) > 0.3 * M
@@ -347,7 +347,7 @@ def test_carried_in_one_go_is_step_by_step(problem, unfitted, wanted, share, lim
 def test_a_row_where_nothing_counts_has_the_particles_of_its_map(problem, unfitted):
     target, base, maps, eta = problem[0], unfitted.base, unfitted.carried.maps, as_float(unfitted.eta)
     nowhere = eqx.tree_at(lambda b: b.log_density, base, jnp.full_like(base.log_density, -jnp.inf))
-    found, _ = carry(target, nowhere, maps, eta, Wanted(as_float(0.5), as_float(1.0), jnp.asarray(1)))
+    found, _ = carry(target, nowhere, maps, as_float(Wanted(0.5, 1.0, 1).told(unfitted.eta, target, base)))
     assert (np.asarray(found.ess) == 0).all()
     np.testing.assert_allclose(found.particles.theta, weigh(target, base, maps, eta)[0].theta, rtol=1e-5, atol=1e-5)
 

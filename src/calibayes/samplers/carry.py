@@ -1,6 +1,6 @@
 """The pool carried to every row by maps, in programs of some evaluations of the risk each."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +26,11 @@ class Wanted(NamedTuple):
     share: float
     limit: int
 
-    def at_once(self, target: Target, base: Base) -> "Wanted":
-        """As a program is told; which takes one evaluation at a time if that is long, to be interrupted in between."""
-        limit = np.asarray(self.limit if losses(target, base) < _LONG else 1, np.int32)
-        return Wanted(handed(self.size), handed(self.share), limit)  # type: ignore[arg-type]
+    def told(self, eta: float, target: Target, base: Base) -> Any:
+        """What a program is told, with the learning rate, in one go. It takes one evaluation at a time if that is
+        long, to be interrupted in between.
+        """
+        return handed([eta, self.size, self.share, self.limit if losses(target, base) < _LONG else 1])
 
 
 def losses(target: Target, base: Base) -> int:
@@ -56,40 +57,42 @@ def set_out(
     few: Base,
     moves: Float[Array, "K B"],
     ratio: Float[Array, ""],
-    eta: Float[Array, ""],
-    wanted: Wanted,
+    wanted: Float[Array, " 4"],
 ) -> tuple[Particles, Carried, Int[Array, ""]]:
     """The pool on the data at a learning rate, as one row; and some of it on every row."""
     crew = crew_of(target)
-    data, _ = weigh(crew, base, spread(base, crew, ratio), eta)
-    return data.flat(), *carry(target, few, first_maps(target, base, moves, ratio), eta, wanted)
+    data, _ = weigh(crew, base, spread(base, crew, ratio), wanted[0])
+    return data.flat(), *carry(target, few, first_maps(target, base, moves, ratio), wanted)
 
 
 @jit
-def carry(
-    target: Target, base: Base, maps: Maps, eta: Float[Array, ""], wanted: Wanted
-) -> tuple[Carried, Int[Array, ""]]:
-    """The pool on every row by some maps, which are fitted on as long as they are not what is wanted; and how many
+def carry(target: Target, base: Base, maps: Maps, wanted: Float[Array, " 4"]) -> tuple[Carried, Int[Array, ""]]:
+    """The pool on every row by some maps, which are fitted on as long as they are not what is `Wanted`; and how many
     evaluations of the risk that took.
     """
+    eta, size, share, limit = wanted
+    on_cpu = jax.default_backend() == "cpu"
 
     def going_on(at):
         carried, evaluations = at
-        counting = carried.ess >= wanted.size * n_particles(carried)
-        good = counting.astype(float).mean() >= wanted.share
-        return (evaluations == 0) | (evaluations < wanted.limit) & ~good
+        good = (carried.ess >= size * n_particles(carried)).astype(float).mean() >= share
+        return (evaluations == 0) | (evaluations < limit.astype(np.int32)) & ~good
 
     def once(at):
         old, evaluations = at
-        # The first maps are as they are. One place that evaluates the risk is compiled sooner than two.
         fitted = lambda: refit(base, old.maps, old.particles.log_weights)
-        maps = jax.lax.cond(evaluations == 0, lambda: old.maps, fitted)
+        maps = jax.lax.cond(evaluations == 0, lambda: old.maps, fitted) if on_cpu else fitted()
         return _better(Carried(maps, *weigh(target, base, maps, eta)), old), evaluations + 1
 
-    shapes = jax.eval_shape(lambda: weigh(target, base, maps, eta))
-    # Worse than anything.
-    none = jax.tree.map(lambda leaf: jnp.full(leaf.shape, -1, leaf.dtype), shapes)
-    return jax.lax.while_loop(going_on, once, (Carried(maps, *none), jnp.zeros((), np.int32)))
+    if on_cpu:
+        # One place that evaluates the risk is compiled sooner than two. It begins with what is worse than anything.
+        shapes = jax.eval_shape(lambda: weigh(target, base, maps, eta))
+        none = jax.tree.map(lambda leaf: jnp.full(leaf.shape, -1, leaf.dtype), shapes)
+        first, evaluations = Carried(maps, *none), 0
+    else:
+        # And runs longer elsewhere, where every condition is waited for.
+        first, evaluations = Carried(maps, *weigh(target, base, maps, eta)), 1
+    return jax.lax.while_loop(going_on, once, (first, jnp.asarray(evaluations, np.int32)))
 
 
 @jit

@@ -173,8 +173,8 @@ class Transport(Sampler):
             sources = sources | {step: Source(pool, *_bases(target, pool.particles, handed(pool.eta)))}
         source, none = sources[step], np.zeros(target.n_rows, bool)
         wanted = Wanted(GOOD, _MOSTLY, min(2, self.max_evaluations))
-        now = wanted.at_once(target, source.few)
-        data, first, evaluations = set_out(target, *source[1:], handed(source.pool.eta / eta), handed(eta), now)
+        told = wanted.told(eta, target, source.few)
+        data, first, evaluations = set_out(target, *source[1:], handed(source.pool.eta / eta), told)
         n = _number(evaluations, first)
         state = TransportState(rough, sources, source, eta, data, first, key, n, False, none, none)
         state = self._fit(target, state, wanted)
@@ -187,8 +187,8 @@ class Transport(Sampler):
     def _with_all(self, target: Target, state: TransportState, wanted: Wanted) -> TransportState:
         """All of the pool carried by the maps that are there, fitted on."""
         base, before = state.source.base, state.evaluations
-        now = wanted.at_once(target, base)
-        carried, evaluations = carry(target, base, state.carried.maps, handed(state.eta), now)
+        told = wanted.told(state.eta, target, base)
+        carried, evaluations = carry(target, base, state.carried.maps, told)
         state = state._replace(carried=carried, evaluations=before + _number(evaluations, carried))
         return self._fit(target, state, wanted._replace(limit=before + wanted.limit))
 
@@ -228,10 +228,10 @@ class Transport(Sampler):
     def snapshots(self, target: Target, state: TransportState) -> Iterator[Snapshot]:
         """The same maps with one population after another; repaired rows have but one."""
         yield Snapshot(state.data, state.particles)
-        base, once = state.base, Wanted(0, 0, 1).at_once(target, state.base)
+        base, once = state.base, Wanted(0, 0, 1).told(state.eta, target, state.base)
         for _ in range(-(-_ENOUGH_DRAWS // state.particles.risk.shape[-1]) - 1):
             base = base.turned()
-            particles = carry(target, base, state.carried.maps, handed(state.eta), once)[0].particles
+            particles = carry(target, base, state.carried.maps, once)[0].particles
             if state.repaired.any():
                 particles = _choose(jnp.asarray(state.repaired), state.particles, particles)
             yield Snapshot(state.data, particles)
