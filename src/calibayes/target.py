@@ -168,13 +168,13 @@ def make_target(model: GibbsModel, data: Any, counts: np.ndarray | Poissons, dim
         data = (x, y, np.zeros(n))
     mesh = mesh_for(-(-n // length), n, counts.n_rows if isinstance(counts, Poissons) else len(counts))
     data, base = jax.tree.map(lambda leaf: _blocks(leaf, length, mesh), (data, np.zeros(n)))
-    # Handed over together: what is there already stays.
-    data, base, reference = jax.device_put((data, base, handed(reference)))
+    if mesh is None:
+        data, base = jax.device_put((data, base))
     target = Target(
         model=model,
         data=data,
         counts=(Drawn.of if isinstance(counts, Poissons) else Stored.of)(counts, length, mesh),  # type: ignore[arg-type]
-        reference=reference,
+        reference=jax.device_put(handed(reference)),
         base=base,
         coordinates=Coordinates.of(model.prior, dim),
         mesh=mesh,
