@@ -31,8 +31,18 @@ DATA = (np.ones((40, 1)), np.random.default_rng(0).normal(size=40))
 # The ladder of the fallback, so that it is compiled once.
 LADDER = {"ess_target": 0.5, "resample_below": 1.0, "n_moves": 4, "kernel": cb.kernels.CrankNicolson()}
 SMALL = cb.Transport(n_particles=100)
+
+
+class Looking(cb.Transport):
+    """With a look at the particles before they are fitted, as where that takes long."""
+
+    def quick(self, target, state):
+        return False
+
+
 CASES = {
     "transport": {"sampler": SMALL},
+    "transport, with a first look": {"sampler": Looking(n_particles=100)},
     # It stops where it starts, is mended, and moves on to be refined.
     "transport, stochastic": {"sampler": SMALL, "search": cb.RobbinsMonro(), "tolerance": 0.045},
     "fallback": {"sampler": cb.Transport(n_particles=100, audit=True)},

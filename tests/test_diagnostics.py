@@ -378,3 +378,10 @@ def test_populations_must_be_finite(diagnostic, value):
     populations[1, 2, 3] = value
     with pytest.raises(ValueError, match="populations must be finite"):
         diagnostic(populations)
+
+
+@pytest.mark.parametrize("apart", [1.0, 1e-2, 3e-4])
+def test_parameters_that_all_but_agree_are_no_chain_that_stands_still(apart):
+    """Independent draws: all of them count, to within batch means' own error of some sqrt(2 / 63) = 18% here."""
+    z = np.random.default_rng(5).normal(size=(4000, 2))
+    assert 0.6 < multi_ess(np.column_stack([z[:, 0], z[:, 0] + apart * z[:, 1]])) / 4000 < 1.6

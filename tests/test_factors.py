@@ -54,9 +54,17 @@ def test_eigenvalues_are_clipped(dim, low, high):
     np.testing.assert_allclose(found, expected, atol=20 * TOLERANCE)
 
 
+def test_what_is_symmetric_but_for_rounding_is_clipped():
+    """Whose eigenvalues are not real: 4 and a millionth of i."""
+    turned = 4 * np.eye(2) + 1e-6 * np.array([[0, 1], [-1, 0]])
+    found = np.asarray(jax.jit(clipped, static_argnums=(1, 2))(jnp.asarray(turned[None], float), 0.25, 4.0))
+    np.testing.assert_allclose(found[0], 4 * np.eye(2), atol=1e-4)
+
+
 @pytest.mark.parametrize(
     "fn", [cholesky, lower_inverse, lambda m: clipped(m, 0.25, 4.0)], ids=["factor", "inverse", "clip"]
 )
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of processors")
 def test_a_processor_is_not_handed_to_lapack(fn):
     """Which waits in a thread of the pool that it waits for."""
     assert "lapack" in jax.jit(jnp.linalg.cholesky).lower(jnp.ones((ROWS, 3, 3))).as_text()

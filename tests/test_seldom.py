@@ -130,9 +130,13 @@ def test_coverage_that_does_not_fall_steadily_is_no_answer(result, monkeypatch):
     assert "coverage does not fall steadily with eta: it meets 0.95 nowhere near" in ended.outcome
 
 
+@pytest.mark.parametrize("quick", [True, False])
 @pytest.mark.parametrize("meets", [True, False])
-def test_fitted_curves_that_disagree_close_in_too(result, monkeypatch, meets):
-    """The rough one is near, and fitted ones point to and fro until no room is left: the last has the say."""
+def test_fitted_curves_that_disagree_close_in_too(result, monkeypatch, meets, quick):
+    """The rough one is near, if there is one, and fitted ones point to and fro until no room is left: the last has the
+    say.
+    """
+    monkeypatch.setattr(cb.Transport, "quick", lambda *_: quick)
     loop, found = result.calibration.loop, result.calibration.found
 
     def reading(self, found, closeness, rough):
@@ -197,3 +201,41 @@ def test_rows_too_far_to_walk_to_come_from_the_prior(monkeypatch):
     np.testing.assert_array_equal(theta[:, 3], from_prior[:, 3])
     np.testing.assert_array_equal(np.delete(theta, 3, 1), np.delete(from_data, 3, 1))
     assert np.all(state.settled)
+
+
+def test_interrupted_before_the_first_look(result, monkeypatch):
+    """While rows are mended at once: what is known of the state then is the result."""
+    loop, found = result.calibration.loop, result.calibration.found
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cb.Transport, "quick", lambda *_: True)
+    monkeypatch.setattr(cb.Transport, "mend", interrupted)
+    fresh = dataclasses.replace(loop, trace=[], best=None)
+    with LiveLine(False, 1) as live:
+        ended = fresh.guarded(lambda: fresh.solve(found.state, found.sampled, cb.Bracket(), 5, live))
+    assert not ended.converged
+    assert ended.eta == found.sampled
+    assert "interrupted" in ended.outcome
+
+
+@pytest.mark.parametrize("answer", [0.0, np.inf, 1.4])
+def test_a_first_fitted_curve_leads_on_if_it_meets_the_level(result, monkeypatch, answer):
+    """Else rough ones do, which cost less far away."""
+    loop, found = result.calibration.loop, result.calibration.found
+    seen = []
+
+    def reading(self, found, closeness, rough):
+        seen.append(rough)
+        found.curve = curve
+        return (found.eta * answer if len(seen) == 1 else found.eta), len(seen) > 1
+
+    curve = found.curve
+    monkeypatch.setattr(cb.Transport, "quick", lambda *_: True)
+    monkeypatch.setattr(Loop, "_reading", reading)
+    monkeypatch.setattr(Loop, "_move", lambda self, state, eta, live: state)
+    fresh = dataclasses.replace(loop, trace=[], best=None)
+    with LiveLine(False, 1) as live:
+        assert fresh.solve(found.state, found.sampled, cb.Bracket(), 5, live).converged
+    assert seen == ([False, False] if answer == 1.4 else [False, True, False])

@@ -1,7 +1,8 @@
 r"""Small symmetric matrices, many at once: their Cholesky factors, inverses of these, and eigenvalues within bounds.
 
-Written out where a processor computes. What XLA calls there, LAPACK for each matrix of a batch, takes a thread of its
-pool and waits in it for others of the same pool: as many such calls at a time as there are threads wait for ever.
+Factors are written out where a processor computes. What XLA calls there, LAPACK for each matrix of a batch, takes a
+thread of its pool and waits in it for others of the same pool: as many such calls at a time as there are threads wait
+for ever.
 """
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 _HALVINGS = 30
-"""After so many steps what is above 1e-5 of the largest eigenvalue is known by its sign."""
+"""After so many steps the sign is known of eigenvalues above 1e-5 of the matrix's norm."""
 
 
 def cholesky(matrices: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
@@ -18,15 +19,14 @@ def cholesky(matrices: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
         return jnp.linalg.cholesky(matrices)
     dim = matrices.shape[-1]
 
-    def column(k, carry):
-        rest, root = carry
-        own = rest[:, :, k] / jnp.sqrt(rest[:, k, k])[:, None]
-        own = jnp.where((jnp.arange(dim) >= k)[None], own, 0.0)
-        return rest - own[:, :, None] * own[:, None, :], root.at[:, :, k].set(own)
+    def row(k, upper):
+        own = matrices[:, k] - (upper[:, :, k, None] * upper).sum(1)
+        own = own / jnp.sqrt(own[:, k])[:, None]
+        return upper.at[:, k].set(jnp.where((jnp.arange(dim) >= k)[None], own, 0.0))
 
-    _, root = jax.lax.fori_loop(0, dim, column, (matrices, jnp.zeros_like(matrices)))
-    whole = jnp.isfinite(root).all((1, 2), keepdims=True)
-    return jnp.where(whole, root, jnp.nan)
+    upper = jax.lax.fori_loop(0, dim, row, jnp.zeros_like(matrices))
+    whole = jnp.isfinite(upper).all((1, 2), keepdims=True)
+    return jnp.swapaxes(jnp.where(whole, upper, jnp.nan), 1, 2)
 
 
 def lower_inverse(roots: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
@@ -45,6 +45,8 @@ def lower_inverse(roots: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
 def clipped(matrices: Float[Array, "B K K"], low: float, high: float) -> Float[Array, "B K K"]:
     r"""Symmetric matrices with their eigenvalues clipped: $(a + b + |X - a| - |X - b|) / 2$."""
     eye = jnp.eye(matrices.shape[-1], dtype=matrices.dtype)[None]
+    # To the last digit: what is not symmetric has eigenvalues without a sign.
+    matrices = 0.5 * (matrices + jnp.swapaxes(matrices, 1, 2))
     below, above = (_absolute(matrices - bound * eye) for bound in (low, high))
     return 0.5 * ((low + high) * eye + below - above)
 

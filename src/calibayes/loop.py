@@ -194,8 +194,7 @@ class Loop:
         first, quick = eta, self.journal.note("quick", lambda: self.sampler.quick(self.target, state))
         sure = quick
         for _ in range(limit):
-            if sure:
-                state = self._mend(state, live)
+            state = self._mend_at_once(state, eta, live) if sure else state
             found = self._assess(state, eta)
             if record:
                 self._record(found, live)
@@ -247,6 +246,15 @@ class Loop:
     def _mend(self, state: Any, live: LiveLine, name: str = "mend") -> Any:
         live.phase("maps, and rows whose weights fail")
         return self._step(name, lambda: self.sampler.mend(self.target, state, live.share))
+
+    def _mend_at_once(self, state: Any, eta: float, live: LiveLine) -> Any:
+        """Before anything is known of the state; which will be, if that is interrupted."""
+        try:
+            return self._mend(state, live)
+        except KeyboardInterrupt as error:
+            if self.best is None and not lost(error):
+                self.best = self._assess(state, eta)
+            raise
 
     def _mended(self, found: Found, live: LiveLine, name: str = "mend") -> Found:
         """The same with maps fitted and failing rows sampled, if there was anything to mend."""

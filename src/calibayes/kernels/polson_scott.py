@@ -74,7 +74,8 @@ def _sweep(
     linear = x.T @ (a * (1 + a * inverse_lambda) * y) + inverse_omega * loc
     inverse = lower_inverse(cholesky(precision[None]))[0]
     noise = jax.random.normal(theta_key, theta.shape, theta.dtype)
-    return inverse.T @ (inverse @ linear + noise)
+    product = lambda a, b: jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+    return product(inverse.T, product(inverse, linear) + noise)
 
 
 def inverse_gaussian(

@@ -1,9 +1,9 @@
 """The posterior on the data, carried to every row by a map and corrected by weights.
 
 A pool of draws on the data is all that is sampled. Each row's first map is the infinitesimal jackknife's
-(`calibayes.sandwich`), with the pool's own spread: good enough to search by, where most of its weights count, and with
-a part of the particles. An evaluation or two of the risk of these fit it (`maps.py`) where the search ends, and one of
-all particles follows, or more where that tells that the fit was not good. Rows take the pool's populations in turn, so
+(`calibayes.sandwich`), with the pool's own spread. An evaluation or two of the risk of a part of the particles fit it
+(`maps.py`), well enough to search by; where the search ends one of all particles follows, or more where that tells that
+the fit was not good. Rows take the pool's populations in turn, so
 that they do not all share one Monte Carlo error. At another learning rate the maps are made from the pool anew: what
 is found there does not depend on where the search came from.
 
@@ -187,6 +187,8 @@ class Transport(Sampler):
     def _with_all(self, target: Target, state: TransportState, wanted: Wanted) -> TransportState:
         """All of the pool carried by the maps that are there, fitted on."""
         base, before = state.source.base, state.evaluations
+        if n_particles(state.carried) == base.log_density.shape[-1]:
+            return self._fit(target, state, wanted._replace(limit=before + wanted.limit - 1))
         told = wanted.told(state.eta, target, base)
         carried, evaluations = carry(target, base, state.carried.maps, told)
         state = state._replace(carried=carried, evaluations=before + _number(evaluations, carried))
