@@ -1,6 +1,6 @@
 """Compiled functions that are quick to call.
 
-A calibration calls some hundred of them, each of which may run for less time than it takes to be called.
+A calibration calls dozens of them, each of which may run for less time than it takes to be called.
 """
 
 from collections.abc import Callable

@@ -3,9 +3,9 @@
 A pool of draws on the data is all that is sampled. Each row's first map is the infinitesimal jackknife's
 (`calibayes.sandwich`), with the pool's own spread. An evaluation or two of the risk of a part of the particles fit it
 (`maps.py`), well enough to search by; where the search ends one of all particles follows, or more where that tells that
-the fit was not good. Rows take the pool's populations in turn, so
-that they do not all share one Monte Carlo error. At another learning rate the maps are made from the pool anew: what
-is found there does not depend on where the search came from.
+the fit was not good. Rows take the pool's populations in turn, so that they do not all share one Monte Carlo error. At
+another learning rate the maps are made from the pool anew: what is found there does not depend on where the search came
+from.
 
 Weights tell when a map fails on a row (effective size, Pareto k). Such rows are finished by ASMC*: particles spread to
 twice the map's width, weighted for a quarter of eta, climb from there. What weights cannot tell, a mode or a bound
@@ -63,7 +63,7 @@ _PART, _FEWEST = 4, 200
 _SOME_CREWS = 5
 """Of rows that are fitted on by themselves, at most."""
 _SHORT = 2**31
-"""Losses of one observation and particle, which take less time than a first look at the particles."""
+"""Losses of one observation and particle; fewer are evaluated without a look whether it will be in vain."""
 _STEP = 2.5
 """The pool follows eta by powers of this: maps scale it over less than half a step."""
 _BROADER = 4.0
