@@ -17,12 +17,11 @@ import pytest
 from typer.testing import CliRunner
 
 import calibayes as cb
-from calibayes import fallback, treefile
+from calibayes import fallback, seek, treefile
 from calibayes.audit import audit
 from calibayes.checkpoint import Checkpoint, check_path
 from calibayes.cli import app
 from calibayes.fingerprint import digest
-from calibayes.loop import Loop
 from calibayes.search import Bracket
 
 ROOT = Path(__file__).parents[1]
@@ -161,14 +160,14 @@ def test_more_iterations_go_on_after_a_stop(case, never_killed, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
 def test_what_the_fallback_returns_to_is_kept(monkeypatch, tmp_path):
-    path, solve = tmp_path / "run.ckpt", Loop.solve
+    path, solve = tmp_path / "run.ckpt", seek.solve
 
-    def stuck(self, *args, **options):
-        if self.fell_back:
+    def stuck(loop, *args, **options):
+        if loop.fell_back:
             raise RuntimeError("stuck")
-        return solve(self, *args, **options)
+        return solve(loop, *args, **options)
 
-    monkeypatch.setattr(Loop, "solve", stuck)
+    monkeypatch.setattr(seek, "solve", stuck)
     expected = run("fallback", checkpoint=path)
     assert "SMC from the prior could not take over: stuck" in expected.message
     again = run("fallback", checkpoint=path)

@@ -9,9 +9,8 @@ import polars as pl
 import pytest
 
 import calibayes as cb
-from calibayes import checks, sound
+from calibayes import checks, seek, sound
 from calibayes.checks import as_key, check_data, check_numbers
-from calibayes.loop import Loop
 
 N = 30
 RNG = np.random.default_rng(8)
@@ -53,7 +52,7 @@ def calibrate(monkeypatch):
     def reached(*args, **kwargs):
         raise AssertionError("a sampler was started")
 
-    monkeypatch.setattr(Loop, "run", reached)
+    monkeypatch.setattr(seek, "run", reached)
 
     def run(model=MODEL, data=(X, Y), **options):
         return cb.calibrate(model, data, **({"seed": 0, "progress": False, "bootstrap": 100} | options))

@@ -15,14 +15,13 @@ from typer.testing import CliRunner
 
 import calibayes as cb
 import made
-from calibayes import checkpoint, devices, fallback, functions, treefile
+from calibayes import checkpoint, devices, fallback, functions, seek, treefile
 from calibayes.audit import Audit
 from calibayes.checks import check_data, check_start
 from calibayes.cli import app, output, tables
 from calibayes.cli.fit import _columns
 from calibayes.export import to_datatree
 from calibayes.found import FELL_BACK, NOT_AUDITED
-from calibayes.loop import Loop
 from calibayes.samplers.start import at_the_prior
 from calibayes.target import make_target
 from calibayes.together import together
@@ -303,12 +302,12 @@ def test_where_smc_cannot_take_over_the_first_answer_is_not_relied_on(monkeypatc
 
 
 def test_where_transport_finds_no_answer_every_row_is_sampled(monkeypatch):
-    run = Loop.run
+    run = seek.run
 
-    def lost(self, live):
-        return dataclasses.replace(run(self, live), converged=False, outcome="eta ran away")
+    def lost(loop, live):
+        return dataclasses.replace(run(loop, live), converged=False, outcome="eta ran away")
 
-    monkeypatch.setattr(Loop, "run", lost)
+    monkeypatch.setattr(seek, "run", lost)
     result, warned = calibrated()
     assert result.converged
     assert "transport found no answer (eta ran away)" in result.concerns

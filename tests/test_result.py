@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 import calibayes as cb
+from calibayes import seek
 from calibayes.curve import Curve
 from calibayes.found import UNKNOWN_ERROR
 from calibayes.result import Coverage
@@ -399,5 +400,5 @@ def test_a_search_that_met_the_level_elsewhere_says_so(result):
     loop, found = result.calibration.loop, result.calibration.found
     low = dataclasses.replace(found, coverage=Coverage(10, 100), eta=1e-5)
     assert max(record.coverage for record in loop.trace) >= 0.95
-    assert "coverage does not fall steadily" in loop._unreachable(low)
-    assert "do not shrink with eta" in loop._unreachable(dataclasses.replace(found, coverage=Coverage(99, 100)))
+    assert "coverage does not fall steadily" in seek._unreachable(loop, low)
+    assert "do not shrink with eta" in seek._unreachable(loop, dataclasses.replace(found, coverage=Coverage(99, 100)))

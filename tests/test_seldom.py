@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import calibayes as cb
 import made
-from calibayes import treefile
+from calibayes import seek, treefile
 from calibayes.cli import app
 from calibayes.cli.output import Fitted, show
 from calibayes.cli.tables import Chosen, numbers
@@ -122,10 +122,10 @@ def test_coverage_that_does_not_fall_steadily_is_no_answer(result, monkeypatch):
     loop, found = result.calibration.loop, result.calibration.found
     turns = iter(range(1000))
     reading = lambda self, found, *_, **__: (found.eta * (1.5 if next(turns) % 2 else 1 / 1.5), False)
-    monkeypatch.setattr(Loop, "_reading", reading)
+    monkeypatch.setattr(Loop, "reading", reading)
     fresh = dataclasses.replace(loop, trace=[], best=None)
     with LiveLine(False, 1) as live:
-        ended = fresh.solve(found.state, found.sampled, cb.Bracket(), 100, live)
+        ended = seek.solve(fresh, found.state, found.sampled, cb.Bracket(), 100, live)
     assert not ended.converged
     assert "coverage does not fall steadily with eta: it meets 0.95 nowhere near" in ended.outcome
 
@@ -145,11 +145,11 @@ def test_fitted_curves_that_disagree_close_in_too(result, monkeypatch, meets, qu
         return answer, rough or bool(meets and closeness == np.inf)
 
     middle, curve = found.sampled * 1.1, found.curve
-    monkeypatch.setattr(Loop, "_reading", reading)
-    monkeypatch.setattr(Loop, "_move", lambda self, state, eta, live: state)
+    monkeypatch.setattr(Loop, "reading", reading)
+    monkeypatch.setattr(Loop, "move", lambda self, state, eta, live: state)
     fresh = dataclasses.replace(loop, trace=[], best=None)
     with LiveLine(False, 1) as live:
-        ended = fresh.solve(found.state, found.sampled, cb.Bracket(), 20, live)
+        ended = seek.solve(fresh, found.state, found.sampled, cb.Bracket(), 20, live)
     assert not ended.limited
     assert ended.converged == meets
     assert len(fresh.trace) < 12
@@ -214,7 +214,7 @@ def test_interrupted_before_the_first_look(result, monkeypatch):
     monkeypatch.setattr(cb.Transport, "mend", interrupted)
     fresh = dataclasses.replace(loop, trace=[], best=None)
     with LiveLine(False, 1) as live:
-        ended = fresh.guarded(lambda: fresh.solve(found.state, found.sampled, cb.Bracket(), 5, live))
+        ended = fresh.guarded(lambda: seek.solve(fresh, found.state, found.sampled, cb.Bracket(), 5, live))
     assert not ended.converged
     assert ended.eta == found.sampled
     assert "interrupted" in ended.outcome
@@ -233,9 +233,9 @@ def test_a_first_fitted_curve_leads_on_if_it_meets_the_level(result, monkeypatch
 
     curve = found.curve
     monkeypatch.setattr(cb.Transport, "quick", lambda *_: True)
-    monkeypatch.setattr(Loop, "_reading", reading)
-    monkeypatch.setattr(Loop, "_move", lambda self, state, eta, live: state)
+    monkeypatch.setattr(Loop, "reading", reading)
+    monkeypatch.setattr(Loop, "move", lambda self, state, eta, live: state)
     fresh = dataclasses.replace(loop, trace=[], best=None)
     with LiveLine(False, 1) as live:
-        assert fresh.solve(found.state, found.sampled, cb.Bracket(), 5, live).converged
+        assert seek.solve(fresh, found.state, found.sampled, cb.Bracket(), 5, live).converged
     assert seen == ([False, False] if answer == 1.4 else [False, True, False])

@@ -87,7 +87,7 @@ def test_rows_sampled_again_are_counted(result):
     mended, _ = ended(result, reach=found.reach._replace(repaired=repaired))
     assert mended.repaired_rows.tolist() == [2, 7]
     again = dataclasses.replace(found, reach=mended.calibration.found.reach)
-    answer = result.calibration.loop._answer(again, found.eta)
+    answer = result.calibration.loop.answer(again, found.eta)
     assert "2 rows whose weights had failed were sampled by ASMC*" in answer.outcome
 
 

@@ -14,8 +14,8 @@ import jax
 import numpy as np
 
 import calibayes as cb
+from calibayes import seek
 from calibayes.found import UNKNOWN_ERROR
-from calibayes.loop import Loop
 
 OURS = Path(cb.__file__).parent
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -46,7 +46,7 @@ def no_sampler() -> Iterator[None]:
     def reached(*_: Any, **__: Any) -> None:
         raise ReachedError
 
-    with patch.object(Loop, "run", reached):
+    with patch.object(seek, "run", reached):
         yield
 
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from calibayes import seek
 from calibayes.bootstrap import Bootstrap, drawn
 from calibayes.calibration import Calibration, Problem
 from calibayes.checkpoint import Checkpoint, Journal, check_path, fingerprint
@@ -167,7 +168,7 @@ def calibrate(
     kept = counts if isinstance(counts, np.ndarray) else None
     problem = Problem(model, data, observations.data, observations.names, drawn_from, kept, settings, draw_key)
     with LiveLine(progress, size) as live:
-        found = loop.run(live)
+        found = seek.run(loop, live)
         if isinstance(sampler, Transport) and sampler.audit:
             loop, found = make_sure(loop, found, live)
             settings["audited"] = region.name

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
+from calibayes import seek
 from calibayes.bootstrap import Bootstrap, drawn
 from calibayes.checks import (
     CalibrationWarning,
@@ -142,7 +143,8 @@ class Calibration:
 
     def _at(self, level: float, region: Region) -> "Calibration":
         with LiveLine(False, 1) as live:
-            loop, found = replace(self.loop, began=time.perf_counter()).again(self.found, region, level, live)
+            fresh = replace(self.loop, began=time.perf_counter())
+            loop, found = seek.again(fresh, self.found, region, level, live)
         return replace(self, loop=loop, found=found)
 
     @guarded()

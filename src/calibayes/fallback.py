@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import jax
 
+from calibayes import seek
 from calibayes.audit import Audit, audit
 from calibayes.cluster import lost
 from calibayes.found import FAILED, FELL_BACK, NOT_AUDITED, Found
@@ -63,7 +64,7 @@ def _sampled_afresh(loop: Loop, first: Found, eta: float, live: LiveLine) -> tup
 
     def search() -> Found:
         state = loop.journal.step("init", init)
-        return second.solve(state, eta, Bracket.nearby(), loop.max_iterations, live)
+        return seek.solve(second, state, eta, Bracket.nearby(), loop.max_iterations, live)
 
     found = second.guarded(search)
     found.concerns.extend([*first.concerns, FELL_BACK])
