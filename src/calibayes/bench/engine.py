@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,9 +12,10 @@ import calibayes as cb
 from calibayes.bench.measured import Measured, Ratio, best_of
 from calibayes.bench.peak import Chains, chains
 from calibayes.bench.problems import Data, Sizes, heart_disease, median_regression, rows_of
+from calibayes.compiled import compiled
 from calibayes.target import Target, make_target
 
-_risk = eqx.filter_jit(Target.risk)
+_risk = compiled(Target.risk)
 
 
 def median_loss(theta: Any, datum: Any) -> Any:
