@@ -1,8 +1,11 @@
 """The benchmarks: that they run, that ratios are what they say, and that the page is what is stored."""
 
 import json
+import subprocess
 import sys
+from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from calibayes.bench import PARTS, at_scale, chosen, measured, passes, problems
+from calibayes.bench import PARTS, at_scale, chosen, measured, passes, problems, tables
 from calibayes.bench.engine import measure as measure_engine
 from calibayes.bench.measured import Measured, Ratio, Report, best_of, load, slope
 from calibayes.bench.page import BEGIN, END, write
@@ -133,11 +136,34 @@ def test_quick_is_stored_by_part(monkeypatch, tmp_path):
     assert {ratio["against"] for ratio in engine["ratios"]} == {"measured peak", "the same as a linear loss"}
     for ratio in engine["ratios"]:
         assert ratio["ratio"] == ratio["theirs"] / ratio["ours"] > 0
+    assert engine["made"] == measured.made()
+    for roof, ratio in zip(engine["figures"]["roofline"]["shapes"], engine["ratios"][::2], strict=True):
+        assert roof["operations"] / roof["peak"] / roof["seconds"] == pytest.approx(ratio["ratio"])
     # Twelve threads or one, the peak is nothing that 30 x 6 x 20 losses get past.
     assert all(ratio["ratio"] < 1 for ratio in engine["ratios"] if ratio["against"] == "measured peak")
     monkeypatch.setattr(measured, "machine", lambda: "another; jax 1")
     with pytest.raises(ValueError, match="another machine"):
         Report.here(path)
+
+
+def test_a_roof_is_the_larger_of_two_floors():
+    shape = {"what": "a", "operations": 3e9, "bytes": 2e6, "peak": 1e12, "seconds": 0.02}
+    for bandwidth, reached in ((1e9, "15%"), (1e8, "100%")):
+        figures = {"roofline": {"bandwidth": bandwidth, "shapes": [shape]}}
+        (row,) = tables.roofline(Measured(figures=figures)).rows
+        assert row[1:4] == ("3 G", "2 MB", "3 ms")
+        assert row[-2:] == ("20 ms", reached)
+
+
+def test_when_it_was_measured_and_on_which_commit(monkeypatch):
+    """Today, and this repository's; elsewhere the day alone."""
+    here = Path(measured.__file__).parents[1]
+    asked = ["git", "-C", here, "log", "-1", "--format=%h", "--", "."]
+    commit = subprocess.run(asked, capture_output=True, text=True)
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    assert measured.made().startswith(f"{today}, commit {commit.stdout.strip()}" if commit.stdout else today)
+    monkeypatch.setenv("PATH", "")
+    assert measured.made() == today
 
 
 def test_a_loop_by_hand_that_differs_is_noticed(monkeypatch):
@@ -168,6 +194,8 @@ def test_the_page_is_what_is_stored(stored):
     assert "- transport, against GPC by BlackJAX: 10 learning rates x 2 s." in text
     assert "| risk in N | 100 to 400 | 1.00 | 1.05, met |" in text
     assert "Not measured: NumPyro: numpyro is not installed." in text
+    assert f"Measured {measured.made()}." in text
+    assert "Not measured there: risk engine, transport and the paper's algorithms, cold start" in text
     assert (stored / "docs" / "cpu_scaling.png").stat().st_size > 5000
 
 

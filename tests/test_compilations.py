@@ -57,8 +57,7 @@ def test_big_programs_are_compiled_once():
     """GPC-SMC: the ladder once for the data's row and once for all rows; the start, for all rows only.
 
     By default: what samples a few rows (the pool, the audit, the repair of rows) has one shape, so there is one ladder
-    and one start for them all; draws on the data travel by one program; and particles are weighted on all rows, some of
-    them and all.
+    and one start for them all; draws on the data travel by one program; and particles are carried to all rows by one.
     """
     jax.clear_caches()
     with compilations() as compiled:
@@ -67,7 +66,7 @@ def test_big_programs_are_compiled_once():
         assert sum(name in message for message in compiled) == times, compiled
     with compilations() as compiled:
         assert by_default(1).converged
-    for name, times in (("jit(climb)", 1), ("jit(_settle)", 1), ("jit(_travel)", 1), ("jit(weigh)", 2)):
+    for name, times in (("jit(climb)", 1), ("jit(_settle)", 1), ("jit(_travel)", 1), ("jit(carry)", 1)):
         assert sum(name in message for message in compiled) == times, compiled
 
 

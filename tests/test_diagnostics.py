@@ -12,7 +12,7 @@ from scipy.linalg import solve_discrete_lyapunov
 from scipy.signal import lfilter
 from scipy.stats import chi2
 
-from calibayes.diagnostics import min_ess, multi_ess, pareto_k, pareto_k_limit, population_ess, r_hat
+from calibayes.diagnostics import min_ess, multi_ess, multi_ess_of, pareto_k, pareto_k_limit, population_ess, r_hat
 
 N = 40_000
 # Neither symmetric nor diagonal, with one parameter slower than the other.
@@ -113,6 +113,9 @@ def test_min_ess_is_of_the_worst_parameter():
 def test_chain_that_does_not_move():
     still = np.column_stack([np.arange(100.0), np.full(100, 2.0)])
     assert multi_ess(still) == 0
+    draws = np.random.default_rng(0).normal(size=1_000)
+    for value in (3.3, 123.456):  # As MCMC passes them: raw, in single precision, where their mean is rounded.
+        assert multi_ess_of(jnp.asarray(np.column_stack([draws, np.full(1_000, value)]), jnp.float32)) == 0
     with pytest.raises(ValueError, match="does not move"):
         min_ess(still)
 

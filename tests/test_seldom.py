@@ -218,6 +218,7 @@ def test_interrupted_before_the_first_look(result, monkeypatch):
     assert not ended.converged
     assert ended.eta == found.sampled
     assert "interrupted" in ended.outcome
+    assert [record.eta for record in fresh.trace] == [found.sampled]
 
 
 @pytest.mark.parametrize("answer", [0.0, np.inf, 1.4])

@@ -40,18 +40,24 @@ def multi_ess_of(chain: Float[Array, "R K"]) -> Float[Array, ""]:
     n, dim = chain.shape
     size = int(n**0.5)
     n_batches = n // size
+    # What does not move is zero then, to the last digit.
+    chain = chain - chain[:1]
     # No linear map changes the ratio: one that makes the draws all but uncorrelated leaves digits for it.
-    centred = chain - chain.mean(0)[None]
-    spread = factor(jnp.atleast_2d(jnp.cov(centred, rowvar=False))[None])
-    chain = jnp.matmul(centred, lower_inverse(spread)[0].T, precision=jax.lax.Precision.HIGHEST)
+    chain = _product(chain - chain.mean(0)[None], lower_inverse(factor(_covariance(chain)[None]))[0].T)
     kept = chain[n - n_batches * size :]
     batches = kept.reshape(n_batches, size, dim).mean(1)
-    centred = batches - kept.mean(0)[None]
-    of_mean = size * centred.T @ centred / (n_batches - 1)
-    of_draws = jnp.atleast_2d(jnp.cov(chain, rowvar=False))
-    roots = jnp.diagonal(cholesky(jnp.stack([of_draws, of_mean])), axis1=1, axis2=2)
+    both = jnp.stack([_covariance(chain), size * _covariance(batches)])
+    roots = jnp.diagonal(cholesky(both), axis1=1, axis2=2)
     log_ratio = 2 * (jnp.log(roots[0]) - jnp.log(roots[1])).sum()
     return jnp.nan_to_num(n * jnp.exp(log_ratio / dim), nan=0.0)
+
+
+_product = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+
+
+def _covariance(draws: Float[Array, "R K"]) -> Float[Array, "K K"]:
+    centred = draws - draws.mean(0)[None]
+    return _product(centred.T, centred) / (len(draws) - 1)
 
 
 def min_ess(chain: Float[np.ndarray, "R K"]) -> float:

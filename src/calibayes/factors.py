@@ -15,8 +15,10 @@ _HALVINGS = 30
 
 def cholesky(matrices: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
     """Lower triangular factors; NaN of what is not positive definite."""
-    if jax.default_backend() != "cpu":
-        return jnp.linalg.cholesky(matrices)
+    return jax.lax.platform_dependent(matrices, cpu=_cholesky, default=jnp.linalg.cholesky)
+
+
+def _cholesky(matrices: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
     dim = matrices.shape[-1]
 
     def row(k, upper):
@@ -31,9 +33,16 @@ def cholesky(matrices: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
 
 def lower_inverse(roots: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
     """Of lower triangular matrices."""
+    return jax.lax.platform_dependent(roots, cpu=_lower_inverse, default=_solved)
+
+
+def _solved(roots: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
     eye = jnp.broadcast_to(jnp.eye(roots.shape[-1], dtype=roots.dtype), roots.shape)
-    if jax.default_backend() != "cpu":
-        return jax.scipy.linalg.solve_triangular(roots, eye, lower=True)
+    return jax.scipy.linalg.solve_triangular(roots, eye, lower=True)
+
+
+def _lower_inverse(roots: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
+    eye = jnp.broadcast_to(jnp.eye(roots.shape[-1], dtype=roots.dtype), roots.shape)
 
     def row(k, inverse):
         before = (roots[:, k, :, None] * inverse).sum(1)

@@ -106,12 +106,15 @@ class Loop:
         return Coverage(int((levels <= self.level).sum()), len(levels)), fresh.concerns
 
     def step(self, name: str, compute: Callable[[], Any]) -> Any:
+        """What takes long: written down."""
         return self.journal.step(name, compute, None if self.best is None else self.best.state)
 
     def move(self, state: Any, eta: float, live: LiveLine) -> Any:
+        """The state at another learning rate."""
         return self.step("move", lambda: self.sampler.move(self.target, state, eta, live.share))
 
     def mend(self, state: Any, live: LiveLine, name: str = "mend") -> Any:
+        """The state with maps fitted and failing rows sampled."""
         live.phase("maps, and rows whose weights fail")
         return self.step(name, lambda: self.sampler.mend(self.target, state, live.share))
 
@@ -122,6 +125,7 @@ class Loop:
         except KeyboardInterrupt as error:
             if self.best is None and not lost(error):
                 self.best = self.assess(state, eta)
+                self.record(self.best, live)
             raise
 
     def mended(self, found: Found, live: LiveLine, name: str = "mend") -> Found:
@@ -166,6 +170,7 @@ class Loop:
         return self.best
 
     def assess(self, state: Any, eta: float) -> Found:
+        """Coverage where the particles are, and what else is known of them."""
         coverage, point, data, reach, *rest = self.journal.note("assess", lambda: self._assessment(state, eta))
         concerns, width, intervals = rest
         return Found(eta, coverage, point, data, state, eta, reach, list(concerns), width, intervals)
@@ -221,6 +226,7 @@ class Loop:
         return curve, data[0] if len(data) == 1 else pool(data)
 
     def record(self, found: Found, live: LiveLine) -> None:
+        """An iteration goes into the trace; all processes must have seen the same."""
         record = self.journal.note("record", lambda: self._record_of(found))
         # What is had again brings its time with it.
         self.began = min(self.began, time.perf_counter() - record.seconds)

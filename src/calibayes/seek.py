@@ -38,11 +38,11 @@ def again(loop: Loop, found: Found, region: Region, level: float, live: LiveLine
     """Another region or level, from the particles that are there. Not audited again."""
     search = Bracket()
     loop = replace(loop, region=region, level=level, trace=[], best=None, search=search)
-    again = loop.guarded(lambda: solve(loop, found.state, found.sampled, search, loop.max_iterations, live))
-    again.concerns = [*standing(found.concerns), *again.concerns]
+    there = loop.guarded(lambda: solve(loop, found.state, found.sampled, search, loop.max_iterations, live))
+    there.concerns = [*standing(found.concerns), *there.concerns]
     if loop.distrust:
-        again.converged, again.outcome = False, loop.distrust
-    return loop, again
+        there.converged, there.outcome = False, loop.distrust
+    return loop, there
 
 
 def _search(loop: Loop, live: LiveLine) -> Found:

@@ -108,7 +108,7 @@ def enough(own: Machine, passes: dict[str, Any], n: int) -> int:
     return high
 
 
-def section(place: str, own: Machine, passes: dict[str, Any], large: int) -> list[str]:
+def section(place: str, host: str, own: Machine, passes: dict[str, Any], large: int) -> list[str]:
     """For a page: what was measured and assumed, the table, and what follows."""
     calls = passes["calls"]
     times, most = sum(call[2] for call in calls), _SETTINGS[-1][0]
@@ -119,18 +119,21 @@ def section(place: str, own: Machine, passes: dict[str, Any], large: int) -> lis
 
 Measured on {place}: {own.operations / 1e12:.1f} TFLOP/s in a calibration of {large:,} observations, all of its time
 counted; {own.rest:.2f} s for what does not grow with them, as a small calibration takes. With {shape} it goes over
-the observations {times} times, counted at N {passes["N"]:,}: {often}, the rest for few.
+the observations {times} times, counted at N {passes["N"]:,}: {often}, the rest for few. What the host does was
+measured on {host}.
 
 Assumed: {LINK / 1e9:.0f} GB/s between devices, as data sheets say, and {MESSAGE * 1e6:.0f} microseconds a message.
 Each pass ends with a sum over devices of one number a particle, whatever N is. Not counted are the few other passes
 (influences, totals), and those of the first draws over a sample of the observations, whose size does not grow."""
-    alone = cost(own, passes, most, 1)
+    alone, crowd = cost(own, passes, most, 1), float(f"{enough(own, passes, most):.0e}")
+    given = 8 * (passes["K"] + 1) * most / 1e9
     bound = f"""On the devices, passes bound it as long as each has observations enough: with {most:,} of them, half of
-the time goes into anything else from about {enough(own, passes, most):,} devices on, into what each does for itself
+the time goes into anything else from about {crowd:,.0f} devices on, into what each does for itself
 and the latency of {times} sums one after another. Their memory does not bound it: counts are drawn where they are
 needed, and the data are divided.
 
 What stops scaling first is the host: every process checks, fits and fingerprints all of the data, {alone.host:,.0f} s
-for {most:,} observations, and needs the memory for it. As it is, more than about {alone.passes / alone.host:.0f}
-devices do not pay at that size; that work would have to be divided next."""
+for {most:,} observations, and needs the memory for it, {given:,.0f} GB as they are given and more
+for copies: eight processes on a machine need eight times that. As it is, more than about
+{alone.passes / alone.host:.0f} devices do not pay at that size; that work would have to be divided next."""
     return [words, table(own, passes).markdown(), bound]

@@ -67,7 +67,7 @@ def _show(console: Console, name: str, measured: "Measured") -> None:
     from calibayes.bench import tables
 
     console.print(f"[bold]{PARTS[name].title}[/bold] ({name})")
-    for table in (tables.ratios(measured.ratios), tables.slopes(measured)):
+    for table in (tables.ratios(measured.ratios), tables.slopes(measured), tables.roofline(measured)):
         if table.rows:
             console.print(table.rich())
     for line in tables.notes(measured.ratios):

@@ -10,7 +10,7 @@ import numpy as np
 
 import calibayes as cb
 from calibayes.bench.measured import Measured, Ratio, best_of
-from calibayes.bench.peak import Chains, chains
+from calibayes.bench.peak import Chains, bandwidth, chains
 from calibayes.bench.problems import Data, Sizes, heart_disease, median_regression, rows_of
 from calibayes.compiled import compiled
 from calibayes.target import Target, make_target
@@ -33,6 +33,7 @@ def hinge_loss(theta: Any, datum: Any) -> Any:
 def measure(sizes: Sizes) -> Measured:
     found = Measured(quick=sizes.quick)
     ways = chains(found)
+    found.figures["roofline"] = {"bandwidth": bandwidth(sizes.repeats), "shapes": []}
     for data, generic in ((median_regression(sizes.large), median_loss), (heart_disease(), hinge_loss)):
         _one(data, generic, sizes, ways, found)
     if jax.default_backend() != "cpu":
@@ -64,6 +65,10 @@ def _one(data: Data, generic: Callable[..., Any], sizes: Sizes, ways: list[Chain
         f"{2 * dim + 4} operations for each observation and particle, {operations / seconds / 1e9:.0f} of "
         f"{peak / 1e9:.0f} GFLOP/s"
     )
+    # Particles and what is found of each, counts and the data: all once.
+    numbers = (dim + 1) * sizes.rows * sizes.particles + n * (sizes.rows + dim + 3)
+    roof = {"what": name, "operations": operations, "bytes": 4 * numbers, "peak": peak, "seconds": seconds}
+    found.figures["roofline"]["shapes"].append(roof)
     on_cpu = jax.default_backend() == "cpu"
     of_peak = None if on_cpu or generic is not hinge_loss else 0.3
     aim = 0.25 if on_cpu else None

@@ -2,10 +2,12 @@
 
 import json
 import math
+import subprocess
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -53,6 +55,8 @@ class Measured:
     skipped: list[str] = field(default_factory=list)
     """What was not measured, and why."""
     quick: bool = False
+    made: str = ""
+    """The day, and the commit."""
 
 
 @dataclass
@@ -85,7 +89,7 @@ class Report:
 
     def add(self, name: str, measured: Measured) -> None:
         """Keep a part, in the place of what was measured before, and write it down."""
-        self.parts[name] = measured
+        self.parts[name] = replace(measured, made=made())
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             stored = {"machine": self.machine, "versions": self.versions, "parts": self.parts}
@@ -102,12 +106,28 @@ def load(path: Path) -> Report:
                 part["figures"],
                 part["skipped"],
                 part["quick"],
+                part.get("made", ""),
             )
             for name, part in stored["parts"].items()
         }
         return Report(stored["machine"], stored["versions"], parts, path)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a file of calibayes bench ({error!r}): move it away.") from None
+
+
+def made() -> str:
+    """Today, and the last commit of this package, if it is a repository's."""
+    here = Path(__file__).parents[1]
+
+    def git(*words: str) -> str:
+        try:
+            return subprocess.run(["git", "-C", here, *words, "--", "."], capture_output=True, text=True).stdout.strip()
+        except OSError:
+            return ""
+
+    commit = git("log", "-1", "--format=%h")
+    changed = ", changed since" if commit and git("status", "--porcelain") else ""
+    return f"{datetime.now(UTC):%Y-%m-%d}{f', commit {commit}' if commit else ''}{changed}"
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from calibayes.bench import at_scale, tables
+from calibayes.bench import PARTS, at_scale, tables
 from calibayes.bench.measured import Measured, Report, load
 from calibayes.studies.figures import logarithmic, save
 
@@ -63,29 +63,31 @@ def _report(name: str, report: Report, docs: Path) -> str:
         if part == "scaling" and part in report.parts:
             _plot(report.parts[part], docs / _plot_of(name))
             parts.append(f"![Seconds by size, in logarithms]({_plot_of(name)})")
+    without = [PARTS[part].title.lower() for part in _WORDS if part not in report.parts]
+    parts += [f"Not measured there: {', '.join(without)}."] if without else []
     return "\n\n".join(parts)
 
 
 def _on_paper(reports: dict[str, Report]) -> list[str]:
     """What many devices would take, from what one of them took; nothing, if that was not measured."""
-    passes = next((r.parts["passes"].figures["passes"] for r in reports.values() if "passes" in r.parts), None)
+    counted = next((report for report in reports.values() if "passes" in report.parts), None)
     # Where it was run twice, the second time is without compiling.
     able = [
         report
         for report in reports.values()
         if {"large", "algorithms"} <= set(report.parts) and len(report.parts["large"].figures["large"]["seconds"]) > 1
     ]
-    if passes is None or not able:
+    if counted is None or not able:
         return []
-    report = able[0]
+    report, passes = able[0], counted.parts["passes"].figures["passes"]
     large = report.parts["large"].figures["large"]
     small = min(ratio.ours for ratio in report.parts["algorithms"].ratios)
     own = at_scale.machine(passes, large["N"], large["seconds"][-1], small)
-    return at_scale.section(report.place, own, passes, large["N"])
+    return at_scale.section(report.place, counted.place, own, passes, large["N"])
 
 
 def _part(words: str, measured: Measured) -> str:
-    every = (tables.ratios(measured.ratios), tables.slopes(measured))
+    every = (tables.ratios(measured.ratios), tables.slopes(measured), tables.roofline(measured))
     said = [words, *(table.markdown() for table in every if table.rows)]
     said += ["\n".join(f"- {line}" for line in notes)] if (notes := tables.notes(measured.ratios)) else []
     if "imports" in measured.figures:
@@ -93,6 +95,10 @@ def _part(words: str, measured: Measured) -> str:
         whole = sum(took.values())
         shares = ", ".join(f"{package} {seconds / whole:.0%}" for package, seconds in took.items())
         said.append(f"Of the import's time, by package: {shares}.")
+    if "roofline" in measured.figures:
+        said.append(f"To and from memory: {measured.figures['roofline']['bandwidth'] / 1e9:,.0f} GB/s, measured.")
+    if measured.made:
+        said.append(f"Measured {measured.made}.")
     if measured.quick:
         said.append("From a quick run, at small sizes.")
     return "\n\n".join([*said, *(f"Not measured: {line}" for line in measured.skipped)])

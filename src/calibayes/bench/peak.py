@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from calibayes.bench.measured import Measured
+from calibayes.bench.measured import Measured, best_of
 
 CHAIN, TIMES = 16, 64
 """Multiply-adds between a load and a store, and how often they are made."""
@@ -39,6 +39,13 @@ def chains(found: Measured) -> list[Chains]:
             call = partial(handwritten.chains, values, np.float32(0.999), np.float32(0.001), TIMES)
             ways.append(Chains(call, 2 * CHAIN * TIMES * values.size))
     return ways
+
+
+def bandwidth(repeats: int) -> float:
+    """Bytes a second to and from memory, by an array far larger than any cache, to which one is added."""
+    size = 2**26 if jax.default_backend() == "cpu" else 2**28
+    (seconds,) = best_of([partial(jax.jit(lambda values: values + 1), jnp.zeros(size, jnp.float32))], repeats)
+    return 8 * size / seconds
 
 
 def _by_xla(size: int, length: int, times: int) -> Chains:

@@ -4,18 +4,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
 import calibayes as cb
 from calibayes.bench.measured import Measured, best_of, slope, timed
 from calibayes.bench.problems import Sizes, median_regression, rows_of
+from calibayes.compiled import compiled
 from calibayes.target import Target, make_target
 
 WANTED = 1.05
 """At most, in N, B and M."""
-_risk = eqx.filter_jit(Target.risk)
+_risk = compiled(Target.risk)
 
 
 def measure(sizes: Sizes) -> Measured:

@@ -28,6 +28,17 @@ def slopes(measured: Measured) -> Table:
     return Table(("time of", "sizes", "slope", "aim"), rows)
 
 
+def roofline(measured: Measured) -> Table:
+    """The least time by operations and by bytes, and how much of the larger was needed."""
+    rows, found = [], measured.figures.get("roofline", {"shapes": ()})
+    for roof in found["shapes"]:
+        least = roof["operations"] / roof["peak"], roof["bytes"] / found["bandwidth"]
+        amounts = (f"{roof['operations'] / 1e9:.3g} G", f"{roof['bytes'] / 1e6:.3g} MB")
+        times = (f"{1e3 * seconds:.3g} ms" for seconds in (*least, roof["seconds"]))
+        rows.append((roof["what"], *amounts, *times, f"{max(least) / roof['seconds']:.0%}"))
+    return Table(("what", "operations", "bytes", "least by these", "least by those", "took", "reached"), rows)
+
+
 def notes(measured: Sequence[Ratio]) -> list[str]:
     """How ratios came about, where there is more to say."""
     return [f"{ratio.what}, against {ratio.against}: {ratio.note}." for ratio in measured if ratio.note]
