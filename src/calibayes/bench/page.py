@@ -43,12 +43,14 @@ def _around(page: Path) -> tuple[str, str]:
 
 _HEAD = """# Speed
 
-Every number here is a ratio of two things measured in one run, in turns, on one machine: times alone say more of the
-machine. The ratio is theirs to ours, so 10 means that ours takes a tenth; an aim is the least that we want of it, or
-the most of a slope. Compilation is counted nowhere but under "Cold start". Seconds stand beside, for scale.
+Every number here is a ratio of two things measured in one run, in turns, on one machine, unless it is to a second, a
+minute or a size of memory: times alone say more of the machine. The ratio is theirs to ours, so 10 means that ours
+takes a tenth; an aim is the least that we want of it, or the most of a slope. Compilation is counted nowhere but under
+"Cold start". Seconds stand beside, for scale.
 
     calibayes bench                                    # minutes; --quick for less, --only engine for one part
     calibayes bench --json results/bench_cpu.json      # keep what was measured
+    calibayes bench --only large                       # a million observations, which no other run includes
     make bench-page                                    # rebuild the tables and plots below from what is kept
 
 """
@@ -96,7 +98,7 @@ def _part(words: str, measured: Measured) -> str:
         shares = ", ".join(f"{package} {seconds / whole:.0%}" for package, seconds in took.items())
         said.append(f"Of the import's time, by package: {shares}.")
     if "roofline" in measured.figures:
-        said.append(f"To and from memory: {measured.figures['roofline']['bandwidth'] / 1e9:,.0f} GB/s, measured.")
+        said.append(f"From memory: {measured.figures['roofline']['bandwidth'] / 1e9:,.0f} GB/s, measured.")
     if measured.made:
         said.append(f"Measured {measured.made}.")
     if measured.quick:

@@ -42,10 +42,10 @@ def chains(found: Measured) -> list[Chains]:
 
 
 def bandwidth(repeats: int) -> float:
-    """Bytes a second to and from memory, by an array far larger than any cache, to which one is added."""
-    size = 2**26 if jax.default_backend() == "cpu" else 2**28
-    (seconds,) = best_of([partial(jax.jit(lambda values: values + 1), jnp.zeros(size, jnp.float32))], repeats)
-    return 8 * size / seconds
+    """Bytes a second from memory, by the sum of an array far larger than any cache."""
+    size = 2**27 if jax.default_backend() == "cpu" else 2**28
+    (seconds,) = best_of([partial(jax.jit(jnp.sum), jnp.zeros(size, jnp.float32))], repeats)
+    return 4 * size / seconds
 
 
 def _by_xla(size: int, length: int, times: int) -> Chains:
