@@ -34,9 +34,10 @@ def roofline(measured: Measured) -> Table:
     for roof in found["shapes"]:
         least = roof["operations"] / roof["peak"], roof["bytes"] / found["bandwidth"]
         amounts = (f"{roof['operations'] / 1e9:.3g} G", f"{roof['bytes'] / 1e6:.3g} MB")
-        times = (f"{1e3 * seconds:.3g} ms" for seconds in (*least, roof["seconds"]))
-        rows.append((roof["what"], *amounts, *times, f"{max(least) / roof['seconds']:.0%}"))
-    return Table(("what", "operations", "bytes", "least by these", "least by those", "took", "reached"), rows)
+        floors = " and ".join(f"{1e3 * seconds:.2g}" for seconds in least) + " ms"
+        took, reached = f"{1e3 * roof['seconds']:.3g} ms", f"{max(least) / roof['seconds']:.0%}"
+        rows.append((roof["what"], *amounts, floors, took, reached))
+    return Table(("what", "operations", "bytes", "floors by these", "took", "reached"), rows)
 
 
 def notes(measured: Sequence[Ratio]) -> list[str]:
