@@ -240,3 +240,25 @@ def test_a_first_fitted_curve_leads_on_if_it_meets_the_level(result, monkeypatch
     with LiveLine(False, 1) as live:
         assert seek.solve(fresh, found.state, found.sampled, cb.Bracket(), 5, live).converged
     assert seen == ([False, False] if answer == 1.4 else [False, True, False])
+
+
+def test_a_fitted_curve_is_not_held_to_what_rough_ones_said(result, monkeypatch):
+    """Rough ones say that the answer is above the first learning rate; a fitted one, that it is below."""
+    loop, found = result.calibration.loop, result.calibration.found
+    curve, first, seen = found.curve, found.sampled, []
+
+    def reading(self, found, closeness, rough):
+        seen.append((found.eta / first, rough))
+        found.curve = curve
+        says = {1: (1.4 * first, False), 2: (1.5 * first, True), 3: (0.9 * first, False)}
+        return says.get(len(seen), (found.eta, True))
+
+    monkeypatch.setattr(cb.Transport, "quick", lambda *_: False)
+    monkeypatch.setattr(Loop, "reading", reading)
+    monkeypatch.setattr(Loop, "move", lambda self, state, eta, live: state)
+    fresh = dataclasses.replace(loop, trace=[], best=None)
+    with LiveLine(False, 1) as live:
+        assert seek.solve(fresh, found.state, first, cb.Bracket(), 5, live).converged
+    etas, rough = zip(*seen, strict=True)
+    assert etas == pytest.approx([1.0, 1.4, 1.4, 0.9], rel=1e-5)
+    assert rough == (True, True, False, False)
