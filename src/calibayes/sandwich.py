@@ -45,7 +45,8 @@ def influences(target: Target, particles: Particles, eta: Float[Array, " R"]) ->
     width = 1 if jax.default_backend() == "cpu" else WIDE
     by_block = each(target.mesh, lambda data: scan_chunks(chunk, None, data, width)[1], target.data)
     of_all = by_block.reshape(-1, len(theta)).T
-    return jnp.where(jnp.arange(of_all.shape[1])[None] < target.counts.n, of_all, 0.0)
+    there = jnp.arange(of_all.shape[1], dtype=target.counts.n.dtype) < target.counts.n
+    return jnp.where(there[None], of_all, 0.0)
 
 
 @jit
