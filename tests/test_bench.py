@@ -1,9 +1,10 @@
 """The benchmarks: that they run, that ratios are what they say, and that the page is what is stored."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -122,6 +123,7 @@ def test_quick_is_stored_by_part(monkeypatch, tmp_path):
     """Without numba, a line says so; a part measured again takes the place of the old, and others stay."""
     monkeypatch.setitem(sys.modules, "numba", None)
     monkeypatch.setattr(problems, "QUICK", TINY)
+    monkeypatch.setattr(measured, "made", lambda: "today")
     path = tmp_path / "bench.json"
     Report("machine", {}, {}, path).add("memory", Measured([Ratio("old", "b", 1.0, 2.0)]))
     monkeypatch.setattr(measured, "machine", lambda: "machine; jax 1")
@@ -136,9 +138,12 @@ def test_quick_is_stored_by_part(monkeypatch, tmp_path):
     assert {ratio["against"] for ratio in engine["ratios"]} == {"measured peak", "the same as a linear loss"}
     for ratio in engine["ratios"]:
         assert ratio["ratio"] == ratio["theirs"] / ratio["ours"] > 0
-    assert engine["made"] == measured.made()
-    for roof, ratio in zip(engine["figures"]["roofline"]["shapes"], engine["ratios"][::2], strict=True):
-        assert roof["operations"] / roof["peak"] / roof["seconds"] == pytest.approx(ratio["ratio"])
+    assert engine["made"] == "today"
+    # Parameters and a risk for each of 120 particles; for each observation six counts, x, y, an offset and a loss.
+    shapes = [(roof["operations"], roof["bytes"]) for roof in engine["figures"]["roofline"]["shapes"]]
+    assert shapes == [
+        (n * 120 * (2 * dim + 4), 4 * (120 * (dim + 1) + 6 * n + n * (dim + 3))) for n, dim in ((30, 2), (462, 8))
+    ]
     # Twelve threads or one, the peak is nothing that 30 x 6 x 20 losses get past.
     assert all(ratio["ratio"] < 1 for ratio in engine["ratios"] if ratio["against"] == "measured peak")
     monkeypatch.setattr(measured, "machine", lambda: "another; jax 1")
@@ -158,13 +163,15 @@ def test_a_roof_is_the_larger_of_two_floors():
 
 def test_when_it_was_measured_and_on_which_commit(monkeypatch):
     """Today, and this repository's; elsewhere the day alone."""
+    day = r"\d{4}-\d\d-\d\d"
     here = Path(measured.__file__).parents[1]
-    asked = ["git", "-C", here, "log", "-1", "--format=%h", "--", "."]
-    commit = subprocess.run(asked, capture_output=True, text=True)
-    today = f"{datetime.now(UTC):%Y-%m-%d}"
-    assert measured.made().startswith(f"{today}, commit {commit.stdout.strip()}" if commit.stdout else today)
+    if shutil.which("git"):
+        asked = ["git", "-C", here, "log", "-1", "--format=%h", "--", "."]
+        commit = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+        expected = f", commit {commit}( with uncommitted changes)?" if commit else ""
+        assert re.fullmatch(day + expected, measured.made())
     monkeypatch.setenv("PATH", "")
-    assert measured.made() == today
+    assert re.fullmatch(day, measured.made())
 
 
 def test_a_loop_by_hand_that_differs_is_noticed(monkeypatch):
@@ -195,7 +202,7 @@ def test_the_page_is_what_is_stored(stored):
     assert "- transport, against GPC by BlackJAX: 10 learning rates x 2 s." in text
     assert "| risk in N | 100 to 400 | 1.00 | 1.05, met |" in text
     assert "Not measured: NumPyro: numpyro is not installed." in text
-    assert f"Measured {measured.made()}." in text
+    assert f"Measured {load(stored / 'bench_cpu.json').parts['peers'].made}." in text
     assert "Not measured there: risk engine, transport and the paper's algorithms, cold start" in text
     assert (stored / "docs" / "cpu_scaling.png").stat().st_size > 5000
 

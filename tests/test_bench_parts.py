@@ -219,7 +219,8 @@ def test_many_devices_on_paper_are_on_the_page(monkeypatch, tmp_path):
     write(tmp_path, tmp_path / "docs")
     text = page.read_text()
     own = at_scale.machine(counted, 1_000_000, 2.5, 0.5)
-    assert "\n\n".join(at_scale.section("an accelerator", "an accelerator", own, counted, 1_000_000)) in text
+    on_paper = at_scale.section("an accelerator", f"an accelerator, {report.made}", own, counted, 1_000_000)
+    assert "\n\n".join(on_paper) in text
     # A billion observations on a device: a thousand times the two seconds of a million.
     assert "| 1,000,000,000 | 1 | 2,000 s |" in text
     assert "5 for 1,000 particles on 20 rows" in text

@@ -124,6 +124,7 @@ def test_the_program_of_the_docs():
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
     env = {**os.environ, "PYTHONPATH": str(HERE.parent / "src"), "JAX_PLATFORMS": "cpu"}
     alone = subprocess.run([sys.executable, program], env=env, capture_output=True, text=True, timeout=SECONDS)
+    assert alone.returncode == 0, alone.stderr
     said = [re.search(r"eta = ([\d.]+) \+- ([\d.]+)", process.stdout) for process in (alone, first)]
     (eta, se), (other, _) = (map(float, found.groups()) for found in said)
     assert other == pytest.approx(eta, abs=2 * se / 4.9)

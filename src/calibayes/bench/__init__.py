@@ -15,7 +15,7 @@ class Part(NamedTuple):
     title: str
     long: bool
     asked: bool = False
-    """Run only if asked for: ten minutes and more, on a processor."""
+    """Run only if asked for: many minutes, on a processor."""
 
 
 PARTS = {

@@ -119,8 +119,8 @@ def section(place: str, host: str, own: Machine, passes: dict[str, Any], large: 
 
 Measured on {place}: {own.operations / 1e12:.1f} TFLOP/s in a calibration of {large:,} observations, all of its time
 counted; {own.rest:.2f} s for what does not grow with them, as a small calibration takes. With {shape} it goes over
-the observations {times} times, counted at N {passes["N"]:,}: {often}, the rest for few. What the host does was
-measured on {host}.
+the observations {times} times, counted at N {passes["N"]:,}: {often}, the rest for few. Passes were counted, and what
+the host does was measured, on {host}.
 
 Assumed: {LINK / 1e9:.0f} GB/s between devices, as data sheets say, and {MESSAGE * 1e6:.0f} microseconds a message.
 Each pass ends with a sum over devices of one number a particle, whatever N is. Not counted are the few other passes

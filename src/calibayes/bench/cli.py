@@ -70,7 +70,7 @@ def _show(console: Console, name: str, measured: "Measured") -> None:
     for table in (tables.ratios(measured.ratios), tables.slopes(measured), tables.roofline(measured)):
         if table.rows:
             console.print(table.rich())
-    for line in tables.notes(measured.ratios):
+    for line in tables.notes(measured):
         console.print(f"- {line}", style="dim", highlight=False)
     for line in measured.skipped:
         console.print(f"Not measured: {line}", style="dim")

@@ -67,6 +67,8 @@ class Report:
     versions: dict[str, str]
     parts: dict[str, Measured]
     path: Path | None = None
+    made: str = field(default_factory=lambda: made())
+    """The day, and the commit, when it was begun."""
 
     @classmethod
     def here(cls, path: Path | None) -> "Report":
@@ -89,7 +91,7 @@ class Report:
 
     def add(self, name: str, measured: Measured) -> None:
         """Keep a part, in the place of what was measured before, and write it down."""
-        self.parts[name] = replace(measured, made=made())
+        self.parts[name] = replace(measured, made=self.made)
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             stored = {"machine": self.machine, "versions": self.versions, "parts": self.parts}
@@ -126,7 +128,7 @@ def made() -> str:
             return ""
 
     commit = git("log", "-1", "--format=%h")
-    changed = ", changed since" if commit and git("status", "--porcelain") else ""
+    changed = " with uncommitted changes" if commit and git("status", "--porcelain") else ""
     return f"{datetime.now(UTC):%Y-%m-%d}{f', commit {commit}' if commit else ''}{changed}"
 
 

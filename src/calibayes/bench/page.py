@@ -85,20 +85,18 @@ def _on_paper(reports: dict[str, Report]) -> list[str]:
     large = report.parts["large"].figures["large"]
     small = min(ratio.ours for ratio in report.parts["algorithms"].ratios)
     own = at_scale.machine(passes, large["N"], large["seconds"][-1], small)
-    return at_scale.section(report.place, counted.place, own, passes, large["N"])
+    return at_scale.section(report.place, f"{counted.place}, {counted.parts['passes'].made}", own, passes, large["N"])
 
 
 def _part(words: str, measured: Measured) -> str:
     every = (tables.ratios(measured.ratios), tables.slopes(measured), tables.roofline(measured))
     said = [words, *(table.markdown() for table in every if table.rows)]
-    said += ["\n".join(f"- {line}" for line in notes)] if (notes := tables.notes(measured.ratios)) else []
+    said += ["\n".join(f"- {line}" for line in notes)] if (notes := tables.notes(measured)) else []
     if "imports" in measured.figures:
         took = measured.figures["imports"]
         whole = sum(took.values())
         shares = ", ".join(f"{package} {seconds / whole:.0%}" for package, seconds in took.items())
         said.append(f"Of the import's time, by package: {shares}.")
-    if "roofline" in measured.figures:
-        said.append(f"From memory: {measured.figures['roofline']['bandwidth'] / 1e9:,.0f} GB/s, measured.")
     if measured.made:
         said.append(f"Measured {measured.made}.")
     if measured.quick:
@@ -112,7 +110,11 @@ _WORDS = {
 One evaluation of the risk of all particles on all rows. By hand: a loop over particles compiled by numba, on all
 cores, with the number of parameters written out, which skips observations that a row does not hold (a third of them;
 the engine cannot). The peak is of multiply-adds in float32, measured; of the engine's operations the last four are no
-such pair. A loss given as `fn(theta, datum)` is the same one, about which nothing is known.""",
+such pair. A loss given as `fn(theta, datum)` is the same one, about which nothing is known.
+
+Then the roofline: the least time that the operations take at that peak, and the bytes from memory, if every array is
+read or written once (particles, counts, data, risks). What fits into a cache need not come from there at all, so the
+second is no floor for small ones; and a processor's scan moves more, within its caches: see below.""",
     "algorithms": """### Transport and the paper's algorithms
 
 Whole calibrations of the box, on the same bootstrap rows, with as many particles (the paper has 4,000 for the SVM).

@@ -29,7 +29,7 @@ def slopes(measured: Measured) -> Table:
 
 
 def roofline(measured: Measured) -> Table:
-    """The least time by operations and by bytes, and how much of the larger was needed."""
+    """The least time by operations at the peak and by bytes from memory, and the larger in that which it took."""
     rows, found = [], measured.figures.get("roofline", {"shapes": ()})
     for roof in found["shapes"]:
         least = roof["operations"] / roof["peak"], roof["bytes"] / found["bandwidth"]
@@ -37,12 +37,15 @@ def roofline(measured: Measured) -> Table:
         floors = " and ".join(f"{1e3 * seconds:.2g}" for seconds in least) + " ms"
         took, reached = f"{1e3 * roof['seconds']:.3g} ms", f"{max(least) / roof['seconds']:.0%}"
         rows.append((roof["what"], *amounts, floors, took, reached))
-    return Table(("what", "operations", "bytes", "floors by these", "took", "reached"), rows)
+    return Table(("what", "operations", "bytes", "least by either", "took", "larger, of it"), rows)
 
 
-def notes(measured: Sequence[Ratio]) -> list[str]:
+def notes(measured: Measured) -> list[str]:
     """How ratios came about, where there is more to say."""
-    return [f"{ratio.what}, against {ratio.against}: {ratio.note}." for ratio in measured if ratio.note]
+    said = [f"{ratio.what}, against {ratio.against}: {ratio.note}." for ratio in measured.ratios if ratio.note]
+    if "roofline" in measured.figures:
+        said.append(f"bytes from memory: {measured.figures['roofline']['bandwidth'] / 1e9:,.0f} GB/s, measured.")
+    return said
 
 
 def _aim(wanted: float | None, met: bool | None) -> str:
