@@ -114,7 +114,8 @@ such pair. A loss given as `fn(theta, datum)` is the same one, about which nothi
 
 Then the roofline: the least time that the operations take at that peak, and the bytes from memory, if every array is
 read or written once (particles, counts, data, risks). What fits into a cache need not come from there at all, so the
-second is no floor for small ones; and a processor's scan moves more, within its caches: see below.""",
+second is no floor for small ones; and a processor's scan moves more, within its caches: see below. What is reached is
+the larger of the two in what it took.""",
     "algorithms": """### Transport and the paper's algorithms
 
 Whole calibrations of the box, on the same bootstrap rows, with as many particles (the paper has 4,000 for the SVM).

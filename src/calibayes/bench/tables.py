@@ -37,7 +37,7 @@ def roofline(measured: Measured) -> Table:
         floors = " and ".join(f"{1e3 * seconds:.2g}" for seconds in least) + " ms"
         took, reached = f"{1e3 * roof['seconds']:.3g} ms", f"{max(least) / roof['seconds']:.0%}"
         rows.append((roof["what"], *amounts, floors, took, reached))
-    return Table(("what", "operations", "bytes", "least by either", "took", "larger, of it"), rows)
+    return Table(("what", "operations", "bytes", "least by either", "took", "reached"), rows)
 
 
 def notes(measured: Measured) -> list[str]:
