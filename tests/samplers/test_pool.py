@@ -130,9 +130,9 @@ def test_learning_rates_of_any_size_are_found_without_a_hint(scaled, scale):
 def test_eta_has_the_unit_of_one_over_the_loss(scaled, scale):
     """In units of 1/scale^2 all find the same, on the same rows: they differ by the particles' error alone.
 
-    That is below the error of the rows, `eta_se`: half of it.
+    That is a quarter of the error of the rows, `eta_se`, or so; of a difference, three times that and the root of two.
     """
-    assert abs(scaled[scale].eta * scale**2 - scaled[1.0].eta) < 0.5 * scaled[1.0].eta_se
+    assert abs(scaled[scale].eta * scale**2 - scaled[1.0].eta) < 3 * 2**0.5 / 4 * scaled[1.0].eta_se
     assert scaled[scale].eta_se * scale**2 == pytest.approx(scaled[1.0].eta_se, rel=0.5)
 
 
