@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kills import store
-from calibayes.export import versions
+from calibayes.io import versions
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "coverage.json"

@@ -44,8 +44,8 @@ def main() -> None:
         seconds = (time.perf_counter() - began) / options.seeds
         etas, errors, fresh = np.array(figures).T
         ratio = np.median(errors) / etas.std(ddof=1)
-        shown = (etas.mean(), etas.std(ddof=1), np.median(errors), ratio, fresh.mean(), seconds)
-        table.add_row(name, *(f"{figure:.3g}" for figure in shown))
+        display = (etas.mean(), etas.std(ddof=1), np.median(errors), ratio, fresh.mean(), seconds)
+        table.add_row(name, *(f"{figure:.3g}" for figure in display))
     console.print(table)
 
 

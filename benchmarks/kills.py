@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from studies.runner import machine
 
 import calibayes as cb
-from calibayes.export import versions
-from calibayes.studies.runner import machine
+from calibayes.io import versions
 
 RESULTS = Path(__file__).parents[1] / "results" / "kills.json"
 MEDIAN = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from studies.runner import machine
 
 import calibayes as cb
 from benchmarks.kills import MEDIAN, PROBLEMS, store
-from calibayes.export import versions
-from calibayes.studies.runner import machine
+from calibayes.io import versions
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "reproduced.json"

@@ -23,8 +23,8 @@ from unittest.mock import patch
 import jax
 
 import calibayes as cb
-from calibayes import room
-from calibayes.export import versions
+from calibayes._backend import room
+from calibayes.io import versions
 
 RESULTS = Path(__file__).parents[1] / "results" / "soak.json"
 MODEL = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
@@ -60,7 +60,7 @@ def once(n: int, seed: int) -> None:
 
 
 @contextmanager
-def compiled() -> Iterator[list[str]]:
+def jit() -> Iterator[list[str]]:
     """Functions compiled meanwhile, each with the shapes and types of its arguments."""
     programs = list[str]()
 
@@ -86,7 +86,7 @@ def same_shape(seconds: float) -> dict[str, Any]:
     """New data of one shape."""
     until, held, programs = time.perf_counter() + seconds, list[float](), list[set[str]]()
     while time.perf_counter() < until or len(held) < 2 * FIRST:
-        with compiled() as here:
+        with jit() as here:
             once(60, len(held))
         held.append(memory())
         programs.append(set(here))

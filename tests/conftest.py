@@ -4,7 +4,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from calibayes.room import make_room
+from calibayes._backend.room import make_room
 
 # What is compiled is kept for the other worker and for the next run.
 CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"

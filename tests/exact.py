@@ -26,10 +26,10 @@ class GridPosterior:
         w = np.exp(-eta * (risk - risk.min(1, keepdims=True)))
         return w / w.sum(1, keepdims=True)
 
-    def some_rows(self, n_rows):
+    def some_rows(self, n_replicates):
         """The same for the first rows alone."""
         some = copy.copy(self)
-        some.counts = self.counts[:n_rows]
+        some.counts = self.counts[:n_replicates]
         return some
 
     def critical_levels(self, eta, region):

@@ -26,7 +26,7 @@ def result(**changes) -> cb.Result:
         estimate=draws.mean(0),
         level=0.95,
         names=["a", "b"],
-        repaired_rows=np.zeros(0, int),
+        repaired_replicates=np.zeros(0, int),
         region=cb.regions.HPD(),
         settings={"seed": 0},
         versions={},

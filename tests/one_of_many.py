@@ -13,8 +13,8 @@ import warnings
 import jax
 
 import calibayes as cb
-from calibayes import cluster
-from calibayes.checkpoint import Checkpoint
+from calibayes._backend import distributed as cluster
+from calibayes.solve.checkpoint import Checkpoint
 
 
 def found(seed: int, checkpoint: str | None) -> dict[str, float | list[float]]:

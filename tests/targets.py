@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import calibayes as cb
-from calibayes.target import make_target
+from calibayes._core.target import make_target
 
 
 class Flat:
@@ -18,14 +18,14 @@ class Flat:
         return jax.random.uniform(key, shape, minval=-20.0, maxval=20.0)
 
 
-def gamma_target(n_rows=3, n=40, seed=0):
+def gamma_target(n_replicates=3, n=40, seed=0):
     """An asymmetric target in closed form: exponential observations with a log-rate parameter.
 
     The loss `exp(t) y - t` with a flat prior gives exp(t) ~ Gamma(eta * sum(c), rate eta * sum(c y)) on each row.
     """
     rng = np.random.default_rng(seed)
     y = rng.exponential(0.5, n)
-    counts = rng.multinomial(n, np.full(n, 1 / n), size=n_rows - 1)
+    counts = rng.multinomial(n, np.full(n, 1 / n), size=n_replicates - 1)
     model = cb.GibbsModel(lambda theta, datum: jnp.exp(theta[0]) * datum - theta[0], Flat(), dim=1)
     target = make_target(model, y, counts, 1)
     rows = np.concatenate([np.ones((1, n)), counts])
@@ -45,9 +45,9 @@ def gamma_draws(rng, shape, rate, size):
     return jnp.asarray(np.log(draws)[None], float)
 
 
-def svm_target(n_rows=3):
+def svm_target(n_replicates=3):
     """The paper's support vector machine."""
     x, y = cb.datasets.heart_disease()
-    counts = np.random.default_rng(4).multinomial(len(y), np.full(len(y), 1 / len(y)), size=n_rows - 1)
+    counts = np.random.default_rng(4).multinomial(len(y), np.full(len(y), 1 / len(y)), size=n_replicates - 1)
     model = cb.GibbsModel(cb.losses.Hinge(), cb.priors.Laplace(scale=10.0))
     return make_target(model, (x, y), counts, x.shape[1])

@@ -7,14 +7,14 @@ import pytest
 from scipy import stats
 
 import calibayes as cb
-from calibayes.audit import Audit, _chi_squared_limit, _differ, audit
-from calibayes.curve import critical_levels
-from calibayes.functions import as_float
-from calibayes.samplers.start import CREW
-from calibayes.target import evaluate, make_target
+from calibayes._backend.functions import as_float
+from calibayes._core.target import evaluate, make_target
+from calibayes.regions import critical_levels
+from calibayes.samplers.audit import Audit, _chi_squared_limit, _differ, audit
+from calibayes.samplers.initial import N_POPULATIONS
 
 N, ROWS, M, ETA = 40, 100, 500, 1.3
-EVEN = np.ones(CREW)
+EVEN = np.ones(N_POPULATIONS)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_wrong_particles_fail(problem, wrong, seed):
     assert verdict.failed
     gap = np.abs(verdict.levels - verdict.audited.mean(0)).max()
     assert gap > 0.2
-    assert verdict.finding.endswith(f"by {gap:.2f} at most on {CREW} rows")
+    assert verdict.finding.endswith(f"by {gap:.2f} at most on {N_POPULATIONS} rows")
 
 
 def test_rows_that_went_astray_are_looked_at(problem):
@@ -75,7 +75,7 @@ def test_rows_are_some_of_the_bootstrap_and_none_twice(problem):
     levels = np.asarray(critical_levels(target, given, as_float(ETA), cb.regions.Interval(0), point))
     drawn = [ask(problem, given, seed) for seed in range(2)]
     for verdict in drawn:
-        assert len(np.unique(verdict.rows)) == CREW
+        assert len(np.unique(verdict.rows)) == N_POPULATIONS
         assert verdict.rows.min() >= 0
         assert verdict.rows.max() < ROWS
         # Counted from 0 among the bootstrap rows: row 0 of the target is the data.
@@ -97,15 +97,15 @@ def test_what_the_audit_compares_with_is_exact(problem):
 
 
 def test_limit_is_chi_squareds():
-    for df in (5, CREW, 100):
+    for df in (5, N_POPULATIONS, 100):
         assert _chi_squared_limit(df) == pytest.approx(stats.chi2(df).isf(1e-4), rel=0.03)
 
 
 def test_levels_that_are_no_numbers_fail():
-    theirs = np.full((2, CREW), 0.5)
-    assert _differ(np.full(CREW, np.nan), theirs, M, EVEN)
-    assert _differ(np.full(CREW, 0.5), theirs * np.nan, M, EVEN)
-    assert not _differ(np.full(CREW, 0.5), theirs, M, EVEN)
+    theirs = np.full((2, N_POPULATIONS), 0.5)
+    assert _differ(np.full(N_POPULATIONS, np.nan), theirs, M, EVEN)
+    assert _differ(np.full(N_POPULATIONS, 0.5), theirs * np.nan, M, EVEN)
+    assert not _differ(np.full(N_POPULATIONS, 0.5), theirs, M, EVEN)
 
 
 def test_levels_near_one_raise_no_false_alarm():
@@ -121,16 +121,16 @@ def test_levels_near_one_raise_no_false_alarm():
 
 def test_differences_that_do_not_matter_are_let_pass():
     """With a million particles a difference of 0.01 is significant, and would not move eta by its own error."""
-    theirs = np.full((2, CREW), 0.5)
-    assert not _differ(np.full(CREW, 0.51), theirs, 10**6, EVEN)
-    assert _differ(np.full(CREW, 0.55), theirs, 10**6, EVEN)
+    theirs = np.full((2, N_POPULATIONS), 0.5)
+    assert not _differ(np.full(N_POPULATIONS, 0.51), theirs, 10**6, EVEN)
+    assert _differ(np.full(N_POPULATIONS, 0.55), theirs, 10**6, EVEN)
 
 
 def test_runs_that_disagree_with_each_other_prove_nothing():
     """Ours is right, and the two runs are off by some 0.15 each: that is their noise, and no finding."""
     rng = np.random.default_rng(0)
-    noisy = 0.5 + 0.15 * rng.normal(size=(2, CREW))
-    ours = 0.5 + 0.03 * rng.normal(size=CREW)
+    noisy = 0.5 + 0.15 * rng.normal(size=(2, N_POPULATIONS))
+    ours = 0.5 + 0.03 * rng.normal(size=N_POPULATIONS)
     assert not _differ(ours, noisy, M, EVEN)
     # The same differences from runs that agree are one.
     assert _differ(ours, np.stack([noisy.mean(0)] * 2), M, EVEN)
@@ -138,12 +138,15 @@ def test_runs_that_disagree_with_each_other_prove_nothing():
 
 def test_uneven_weights_are_allowed_for():
     """Gaps of 0.12 are three errors of 500 draws, and one where a tenth of them counts."""
-    theirs = np.full((2, CREW), 0.5)
-    ours = 0.5 + np.where(np.arange(CREW) % 2, 0.12, -0.12)
+    theirs = np.full((2, N_POPULATIONS), 0.5)
+    ours = 0.5 + np.where(np.arange(N_POPULATIONS) % 2, 0.12, -0.12)
     assert _differ(ours, theirs, M, EVEN)
     assert not _differ(ours, theirs, M, 10 * EVEN)
 
 
 def test_finding_is_in_words():
     verdict = Audit(np.arange(2), np.array([0.5, 0.9]), np.array([[0.5, 0.6], [0.4, 0.7]]), True)
-    assert verdict.finding == f"its critical levels differ from an independent sampler's by 0.25 at most on {CREW} rows"
+    assert (
+        verdict.finding
+        == f"its critical levels differ from an independent sampler's by 0.25 at most on {N_POPULATIONS} rows"
+    )

@@ -12,16 +12,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from benchmarks.speed import PARTS, at_scale, chosen, measured, passes, problems, tables
+from benchmarks.speed.engine import measure as measure_engine
+from benchmarks.speed.measured import Measured, Ratio, Report, best_of, load, slope
+from benchmarks.speed.page import BEGIN, END, write
+from benchmarks.speed.peers import Chains, Rows, _weighted_multi_ess, random_walk
 from typer.testing import CliRunner
 
-from calibayes.bench import PARTS, at_scale, chosen, measured, passes, problems, tables
-from calibayes.bench.engine import measure as measure_engine
-from calibayes.bench.measured import Measured, Ratio, Report, best_of, load, slope
-from calibayes.bench.page import BEGIN, END, write
-from calibayes.bench.peers import Chains, Rows, _weighted_multi_ess, random_walk
+from calibayes._core.convergence import multi_ess
+from calibayes._core.particles import Particles, normalise
 from calibayes.cli import app
-from calibayes.diagnostics import multi_ess
-from calibayes.particles import Particles, normalise
 
 TINY = problems.Sizes(quick=True, rows=6, particles=20, large=30, middle=30, doublings=1, repeats=1)
 
@@ -177,7 +177,7 @@ def test_when_it_was_measured_and_on_which_commit(monkeypatch):
 def test_a_loop_by_hand_that_differs_is_noticed(monkeypatch):
     wrong = lambda: np.random.default_rng(2).normal(size=(TINY.rows, TINY.particles))
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.setattr("calibayes.bench.engine._by_hand", lambda *_: wrong)
+    monkeypatch.setattr("benchmarks.speed.engine._by_hand", lambda *_: wrong)
     with pytest.raises(AssertionError, match="do not compute the same"):
         measure_engine(TINY)
 

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
+from benchmarks.speed import algorithms, at_scale, large, memory, passes, peers, problems, scaling, start
+from benchmarks.speed.measured import Measured, Ratio, Report
+from benchmarks.speed.page import write
 
 import made
-from calibayes.bench import algorithms, at_scale, large, memory, passes, peers, problems, scaling, start
-from calibayes.bench.measured import Measured, Ratio, Report
-from calibayes.bench.page import write
-from calibayes.particles import Particles
+from calibayes._core.particles import Particles
 
 TINY = problems.Sizes(quick=True, rows=6, particles=20, large=30, middle=30, draws=400, doublings=1, repeats=1)
 
@@ -41,9 +41,9 @@ def loops(monkeypatch):
     """The loops by hand as Python, which numba would compile."""
     numba = pytest.importorskip("numba")
     monkeypatch.setattr(numba.config, "DISABLE_JIT", True)
-    monkeypatch.delitem(sys.modules, "calibayes.bench.handwritten", raising=False)
-    yield importlib.import_module("calibayes.bench.handwritten")
-    sys.modules.pop("calibayes.bench.handwritten", None)
+    monkeypatch.delitem(sys.modules, "benchmarks.speed.handwritten", raising=False)
+    yield importlib.import_module("benchmarks.speed.handwritten")
+    sys.modules.pop("benchmarks.speed.handwritten", None)
 
 
 @pytest.mark.parametrize("dim", [2, 8])
@@ -104,7 +104,7 @@ def test_passes_and_the_host(printed):
 
 
 IMPORTS = """import time:      1000 |       3000 | jax.numpy
-import time:      4000 |       4000 |   calibayes.loop
+import time:      4000 |       4000 |   calibayes.solve.loop
 import time:       500 |        500 | jax
 """
 

@@ -5,7 +5,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from calibayes.bootstrap import Bayesian, Block, Cluster, Multinomial, Poisson, row_keys
+from calibayes.bootstrap import Bayesian, Block, Cluster, Multinomial, Poisson, replicate_keys
 
 N = 7
 ROWS = 20_000
@@ -42,9 +42,9 @@ CASES = {
 }
 
 
-def make(name, n_rows):
+def make(name, n_replicates):
     kind, options, _ = CASES[name]
-    return kind(n_rows, **options)
+    return kind(n_replicates, **options)
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ def test_row_does_not_depend_on_the_number_of_rows(drawn, name, key):
 
 
 def test_row_keys_are_folded_in(key):
-    for b, row_key in enumerate(row_keys(key, 3)):
+    for b, row_key in enumerate(replicate_keys(key, 3)):
         assert (jax.random.key_data(row_key) == jax.random.key_data(jax.random.fold_in(key, b))).all()
 
 

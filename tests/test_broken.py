@@ -127,14 +127,14 @@ def test_auto_is_right_where_transport_is_not(kind):
     problem = make(kind)
     plain, _ = problem.calibrate(cb.Transport(repair=False))
     assert off(problem, plain) > 0.02 or not plain.converged
-    assert len(plain.repaired_rows) == 0
+    assert len(plain.repaired_replicates) == 0
     result, told = problem.calibrate("auto")
     assert result.converged
     assert off(problem, result) < THREE_ROWS
     # It says which rows it repaired, and if that was all of them, why.
-    assert len(result.repaired_rows) > 0
-    if len(result.repaired_rows) < ROWS:
-        assert f"{len(result.repaired_rows)} rows whose weights had failed" in result.message
+    assert len(result.repaired_replicates) > 0
+    if len(result.repaired_replicates) < ROWS:
+        assert f"{len(result.repaired_replicates)} rows whose weights had failed" in result.message
         return
     (message,) = told
     assert "every row was sampled by SMC from the prior" in message

@@ -9,10 +9,10 @@ from exact import GridPosterior, gaussian_location_coverage, gaussian_location_e
 REGIONS = {"box": "box", "ellipsoid": "ellipsoid", "hpd": "hpd", 1: cb.regions.Interval(1)}
 
 
-def gaussian_problem(n_rows):
+def gaussian_problem(n_replicates):
     rng = np.random.default_rng(5)
     y = rng.normal(3.0, 0.8, size=60)
-    counts = rng.multinomial(60, np.full(60, 1 / 60), size=n_rows)
+    counts = rng.multinomial(60, np.full(60, 1 / 60), size=n_replicates)
     return cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=100.0)), (np.ones((60, 1)), y), counts
 
 
@@ -89,7 +89,7 @@ def test_default_against_grid(median_problem, region):
     result = cb.calibrate(model, (x, y), region=REGIONS[region], bootstrap=counts, seed=2, progress=False)
     assert result.converged
     # Two or three of these 2,000 rows on average over seeds: no more than chance allows.
-    assert len(result.repaired_rows) <= 10
+    assert len(result.repaired_replicates) <= 10
     assert abs(grid.coverage(result.eta, region) - 0.95) < 0.01
 
 

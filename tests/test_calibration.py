@@ -146,7 +146,7 @@ def test_coverage_on_other_rows_is_the_closed_forms(result):
 def test_coverage_on_fresh_rows_is_near_the_level(result):
     """Two binomial errors of sqrt(0.95 * 0.05 / 400) = 0.011: of these rows, and of those that eta was chosen on."""
     fresh = result.validate()
-    assert fresh.n_rows == ROWS
+    assert fresh.n_replicates == ROWS
     assert abs(fresh - 0.95) < 3.5 * 2**0.5 * np.sqrt(0.95 * 0.05 / ROWS)
     assert result.validate() == fresh
     assert fresh.interval[0] < 0.95 < fresh.interval[1] or abs(fresh - 0.95) < 0.04

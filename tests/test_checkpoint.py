@@ -17,12 +17,13 @@ import pytest
 from typer.testing import CliRunner
 
 import calibayes as cb
-from calibayes import fallback, seek, treefile
-from calibayes.audit import audit
-from calibayes.checkpoint import Checkpoint, check_path
+from calibayes._backend import treefile
+from calibayes._backend.fingerprint import digest
 from calibayes.cli import app
-from calibayes.fingerprint import digest
-from calibayes.search import Bracket
+from calibayes.samplers.audit import audit
+from calibayes.solve import fallback, seek
+from calibayes.solve.checkpoint import Checkpoint, check_path
+from calibayes.solve.search import Bracket
 
 ROOT = Path(__file__).parents[1]
 MODEL = cb.GibbsModel(cb.losses.Absolute(), cb.priors.Normal(scale=10.0))
@@ -329,7 +330,7 @@ def test_functions_are_what_they_compute():
 
 
 def test_another_process_finds_the_same_digest():
-    code = "import calibayes as cb, numpy as np, jax.numpy as jnp; from calibayes.fingerprint import digest\n"
+    code = "import calibayes as cb, numpy as np, jax.numpy as jnp; from calibayes._backend.fingerprint import digest\n"
     made = "digest((lambda t, d: jnp.where(d in {'a', 'b', 'c'}, t, np.log(d)), cb.losses.Quantile(0.3), {1.5, 'x'}))"
     found = [
         subprocess.run(
@@ -405,7 +406,7 @@ def test_a_file_cut_short_or_changed_is_refused(begun, tmp_path, share):
     [
         [],
         [["known", "os.system", 0]],
-        [["known", "calibayes.particles.Particles"]],
+        [["known", "calibayes._core.particles.Particles"]],
         [["tuple", 1]],
         [["jax", 5]],
         [["plain", [[[]]]], ["target", 0, 0]],

@@ -9,8 +9,10 @@ import polars as pl
 import pytest
 
 import calibayes as cb
-from calibayes import checks, seek, sound
-from calibayes.checks import as_key, check_data, check_numbers
+from calibayes._validate import checks
+from calibayes._validate import functions as sound
+from calibayes._validate.checks import as_key, check_data, check_numbers
+from calibayes.solve import seek
 
 N = 30
 RNG = np.random.default_rng(8)
@@ -303,10 +305,10 @@ def test_numbers_that_do_not_fit():
         ("0.95", 0.005, 500, "level must"),
     ],
 )
-def test_level_tolerance_and_rows_must_fit(level, tolerance, n_rows, message, monkeypatch):
+def test_level_tolerance_and_rows_must_fit(level, tolerance, n_replicates, message, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises((ValueError, TypeError), match=message):
-        check_numbers(level, tolerance, None, 10, n_rows, to_tolerance=True)
+        check_numbers(level, tolerance, None, 10, n_replicates, to_tolerance=True)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 import calibayes as cb
 import conftest
 import one_of_many
-from calibayes import cluster
+from calibayes._backend import distributed as cluster
 
 HERE = Path(__file__).parent
 NOBODY = -1

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes.combinations import answered
-from calibayes.curve import Curve
+from calibayes._core.curve import Curve
+from calibayes.solve.combinations import answered
 
 VECTORS = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 2.0], [1.0, -1.5]])
 
@@ -97,7 +97,7 @@ def test_scale_does_not_matter(result):
 @pytest.mark.slow
 def test_far_ones_are_calibrated_by_themselves(result, monkeypatch):
     near = result.intervals(of=VECTORS)
-    monkeypatch.setattr("calibayes.calibration.answered", lambda curve, eta: False)
+    monkeypatch.setattr("calibayes.requery.answered", lambda curve, eta: False)
     own = result.intervals(of=VECTORS)
     assert (own.eta != near.eta).any()
     np.testing.assert_allclose(own.eta, near.eta, rtol=0.1)
@@ -117,7 +117,7 @@ def test_far_ones_are_reached_together(result, monkeypatch):
         asked.append(eta)
         return eta != first and answered(curve, eta)
 
-    monkeypatch.setattr("calibayes.calibration.answered", elsewhere)
+    monkeypatch.setattr("calibayes.requery.answered", elsewhere)
     moved = result.intervals(of=VECTORS)
     assert asked[0] == first
     assert asked[-1] != first

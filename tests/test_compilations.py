@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmarks.soak import compiled
+from benchmarks.soak import jit
 
 import calibayes as cb
 
@@ -17,19 +17,19 @@ SMALL = {"bootstrap": 100, "progress": False, "tolerance": 0.03, "eta_init": 0.5
 @contextmanager
 def compilations():
     """The functions that XLA compiles meanwhile."""
-    compiled = []
+    jit = []
 
     class Handler(logging.Handler):
         def emit(self, record):
             message = record.getMessage()
             if message.startswith("Finished XLA compilation"):
-                compiled.append(message)
+                jit.append(message)
 
     handler = Handler()
     logger = logging.getLogger("jax._src.dispatch")
     logger.addHandler(handler)
     with jax.log_compiles():
-        yield compiled
+        yield jit
     logger.removeHandler(handler)
 
 
@@ -60,14 +60,14 @@ def test_big_programs_are_compiled_once():
     and one start for them all; draws on the data travel by one program; and particles are carried to all rows by one.
     """
     jax.clear_caches()
-    with compilations() as compiled:
+    with compilations() as jit:
         median(1, tolerance=0.005, max_iterations=4)
     for name, times in (("jit(climb)", 2), ("jit(_settle)", 1), ("jit(assess)", 1)):
-        assert sum(name in message for message in compiled) == times, compiled
-    with compilations() as compiled:
+        assert sum(name in message for message in jit) == times, jit
+    with compilations() as jit:
         assert by_default(1).converged
     for name, times in (("jit(climb)", 1), ("jit(_settle)", 1), ("jit(_travel)", 1), ("jit(carry)", 1)):
-        assert sum(name in message for message in compiled) == times, compiled
+        assert sum(name in message for message in jit) == times, jit
 
 
 @pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
@@ -87,21 +87,21 @@ def test_big_programs_are_compiled_once():
 def test_second_dataset_compiles_nothing(calibration):
     for seed in (1, 2, 4, 5):  # Not every calibration comes by every program: some need no second look, say.
         calibration(seed)
-    with compilations() as compiled:
+    with compilations() as jit:
         calibration(3)
-    assert not compiled, compiled
+    assert not jit, jit
 
 
 def test_a_function_that_is_made_anew_is_seen_to_be_compiled_again():
     """By the soak: the same name and shapes each time; nothing where nothing is compiled."""
     x, seen = jnp.ones(3), []
     for _ in range(3):
-        with compiled() as programs:
+        with jit() as programs:
             jax.jit(lambda v: v + 1)(x)
         seen.append(programs)
     assert seen[0] == seen[1] == seen[2] != []
     assert "<lambda>" in seen[0][0]
     assert "float32[3]" in seen[0][0]
-    with compiled() as programs:
+    with jit() as programs:
         x.block_until_ready()
     assert not programs

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import Array
 
-from calibayes.compiled import compiled
+from calibayes._backend.jit import jit
 
 
 class Pair(eqx.Module):
@@ -21,7 +21,7 @@ def test_arrays_and_anything_else(times):
     """Traced once for each, whatever the values are."""
     seen = []
 
-    @compiled
+    @jit
     def scaled(module, times):
         seen.append(1)
         return module.scale * times, Pair(module.loc * times, module.scale)
@@ -35,7 +35,7 @@ def test_arrays_and_anything_else(times):
 
 
 def test_words_are_constants():
-    @compiled
+    @jit
     def named(x, name):
         return x + 1 if name == "more" else x
 

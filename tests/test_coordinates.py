@@ -9,11 +9,11 @@ import pytest
 from scipy import stats
 
 import calibayes as cb
-from calibayes.coordinates import Coordinates
-from calibayes.particles import ess
+from calibayes._core.coordinates import Coordinates
+from calibayes._core.particles import ess
+from calibayes._core.target import evaluate, make_target
 from calibayes.priors import as_prior
-from calibayes.samplers.start import at_the_prior, from_prior, pilot
-from calibayes.target import evaluate, make_target
+from calibayes.samplers.initial import pilot, start_at_prior, temper_from_prior
 
 LOW = np.array([-np.inf, 2.0, -np.inf, -1.0])
 HIGH = np.array([np.inf, np.inf, 0.5, 3.0])
@@ -186,7 +186,7 @@ def test_posteriors_against_walls_have_their_exact_moments(walled, key):
     """Sampled from the prior in free coordinates: truncated normals, whose modes are at the walls or near them."""
     target, eta, exact = walled
     assert not target.coordinates.free
-    particles = from_prior(key, target, eta, 3000).particles
+    particles = temper_from_prior(key, target, eta, 3000).particles
     drawn = target.constrained(particles)
     size = np.asarray(ess(drawn.log_weights))
     for b in range(2):
@@ -198,7 +198,7 @@ def test_posteriors_against_walls_have_their_exact_moments(walled, key):
 def test_the_start_is_the_prior_itself(walled, key):
     """Exponential, uniform and truncated normal: six KS tests, a p-value below 1e-3 in 6 of 1,000 keys."""
     target, _, _ = walled
-    _, walkers = at_the_prior(key, target, 3000)
+    _, walkers = start_at_prior(key, target, 3000)
     drawn = target.constrained(walkers.particles).theta
     for k, law in enumerate((stats.expon(scale=5), stats.uniform(), stats.truncnorm(-np.inf, 1))):
         for b in range(2):
@@ -227,5 +227,5 @@ def test_the_users_draws_are_parameters(walled, key):
     target, eta, exact = walled
     draws = jnp.asarray(np.stack([law.rvs(200, random_state=k) for k, law in enumerate(exact[0])], -1), float)
     begun = pilot(key, target, eta, 200, draws)
-    drawn = begun.target.row(0).constrained(begun.particles).theta[:, 0]
+    drawn = begun.target.replicate(0).constrained(begun.particles).theta[:, 0]
     np.testing.assert_allclose(np.sort(drawn, 1), np.sort(draws.T, 1), rtol=1e-4, atol=1e-6)

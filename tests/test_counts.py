@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes import bootstrap, checks
+from calibayes import bootstrap
+from calibayes._backend.rng import replicate_keys
+from calibayes._core.counts import Drawn, Poissons, Stored, poisson_counts
+from calibayes._core.target import make_target
+from calibayes._validate import checks
 from calibayes.bootstrap import Multinomial, Poisson, drawn
-from calibayes.counts import Drawn, Poissons, Stored, poisson_counts
-from calibayes.noise import row_keys
-from calibayes.target import make_target
 
 N, ROWS = 41, 7
 KEY = jax.random.key(3)
@@ -32,14 +33,14 @@ def test_drawn_is_stored(stored, length):
     np.testing.assert_array_equal(counts.every()[:N, 0], 1)
     np.testing.assert_array_equal(counts.every()[N:], 0)
     some = jnp.asarray([5, 0, 5, 2])
-    np.testing.assert_array_equal(counts.rows(some).every(), expected.rows(some).every())
+    np.testing.assert_array_equal(counts.select(some).every(), expected.select(some).every())
     np.testing.assert_allclose(counts.totals(), [N, *stored.sum(1)])
 
 
 def test_counts_follow_from_the_observation(stored):
     """What an observation counts does not depend on how many there are, nor on where a block begins."""
     np.testing.assert_array_equal(Poisson(ROWS).counts(KEY, N - 10), stored[:, : N - 10])
-    np.testing.assert_array_equal(poisson_counts(row_keys(KEY, ROWS), jnp.asarray(16), 8), stored[:, 16:24].T)
+    np.testing.assert_array_equal(poisson_counts(replicate_keys(KEY, ROWS), jnp.asarray(16), 8), stored[:, 16:24].T)
 
 
 def test_poisson_is_poisson():

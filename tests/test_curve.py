@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 
-from calibayes.curve import Curve, grid_around, half_width
+from calibayes._core.curve import Curve
+from calibayes.solve.curve import grid_around, half_width
 
 
-def gaussian_curve(n_rows=500, seed=0):
+def gaussian_curve(n_replicates=500, seed=0):
     """Gaussian location with known critical etas: the level at eta of a row at distance d is P(|Z| < d sqrt(eta))."""
     from scipy.stats import norm
 
-    distance = np.abs(np.random.default_rng(seed).normal(size=n_rows))
+    distance = np.abs(np.random.default_rng(seed).normal(size=n_replicates))
     etas = np.exp(np.linspace(-0.4, 0.4, 17))
     levels = 2 * norm.cdf(distance[None] * np.sqrt(etas)[:, None]) - 1
     return Curve(etas, levels, np.full(17, 1000.0), 0.95), (norm.ppf(0.975) / distance) ** 2

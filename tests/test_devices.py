@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes import devices
-from calibayes.counts import Poissons
-from calibayes.devices import mesh_for
-from calibayes.particles import normalise
-from calibayes.sandwich import influences, matching_eta, shifts
-from calibayes.target import Target, evaluate, make_target
-from calibayes.together import together
+from calibayes._backend import devices
+from calibayes._backend.devices import mesh_for
+from calibayes._backend.jit import together
+from calibayes._core.counts import Poissons
+from calibayes._core.particles import normalise
+from calibayes._core.sandwich import influences, matching_eta, shifts
+from calibayes._core.target import Target, evaluate, make_target
 
 N, ROWS, K, M = 101, 10, 3, 24
 """Eleven rows with the data's, and 13 blocks: nothing is divisible by anything."""
@@ -49,7 +49,7 @@ def target_on(shape, model, stored=True) -> Target:
 
 
 def particles_of(target):
-    theta = np.random.default_rng(2).normal(size=(K, target.n_rows, M))
+    theta = np.random.default_rng(2).normal(size=(K, target.n_replicates, M))
     return evaluate(target, jnp.asarray(theta, float))
 
 
@@ -73,9 +73,9 @@ def test_risk(shape, model, stored):
 @pytest.mark.parametrize("shape", MESHES)
 def test_some_rows(shape):
     """Rows taken out of a target that is shared out, one of them twice, and the data's alone."""
-    one, many = (target_on(s, "linear").rows(jnp.asarray([0, 7, 7, 3])) for s in ((1, 1), shape))
+    one, many = (target_on(s, "linear").select(jnp.asarray([0, 7, 7, 3])) for s in ((1, 1), shape))
     np.testing.assert_allclose(particles_of(many).risk, particles_of(one).risk, rtol=1e-5, atol=1e-3)
-    one, many = (target_on(s, "linear").row(0) for s in ((1, 1), shape))
+    one, many = (target_on(s, "linear").replicate(0) for s in ((1, 1), shape))
     np.testing.assert_allclose(particles_of(many).risk, particles_of(one).risk, rtol=1e-5, atol=1e-3)
 
 
@@ -89,8 +89,8 @@ def test_what_else_goes_over_observations(shape, stored):
     found = []
     for s in ((1, 1), shape):
         target = target_on(s, "linear", stored).recentre(jnp.asarray([0.5, 1.0, -0.5]))
-        crew = target.rows(jnp.zeros(2, int))
-        particles = particles_of(crew)
+        populations = target.select(jnp.zeros(2, int))
+        particles = particles_of(populations)
         particles = particles.with_log_weights(normalise(-0.3 * particles.risk))
         moves = influences(target, particles, jnp.ones(2))
         eta = matching_eta(target, particles, jnp.ones(2))

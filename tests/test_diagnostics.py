@@ -12,7 +12,15 @@ from scipy.linalg import solve_discrete_lyapunov
 from scipy.signal import lfilter
 from scipy.stats import chi2
 
-from calibayes.diagnostics import min_ess, multi_ess, multi_ess_of, pareto_k, pareto_k_limit, population_ess, r_hat
+from calibayes._core.convergence import (
+    min_ess,
+    multi_ess,
+    multi_ess_of,
+    pareto_k,
+    pareto_k_limit,
+    population_ess,
+    r_hat,
+)
 
 N = 40_000
 # Neither symmetric nor diagonal, with one parameter slower than the other.
@@ -202,11 +210,11 @@ def test_pareto_k_of_generalized_pareto(k):
 
     The spread of 2000 rows is known to 1 / sqrt(2 * 2000) = 1.6%, and six of those are allowed.
     """
-    n_rows, size = 2000, 2500
+    n_replicates, size = 2000, 2500
     n = 150
-    found = pareto_k(generalized_pareto(k, (n_rows, size)))
+    found = pareto_k(generalized_pareto(k, (n_replicates, size)))
     error = (1 + k) / np.sqrt(n) * n / (n + 10)
-    assert abs(found.mean() - (n * k + 5) / (n + 10)) < 4 * error / np.sqrt(n_rows) + 2 / n
+    assert abs(found.mean() - (n * k + 5) / (n + 10)) < 4 * error / np.sqrt(n_replicates) + 2 / n
     assert found.std() == pytest.approx(error, rel=0.1)
 
 
@@ -333,23 +341,25 @@ def test_independent_populations():
 
     Mean over 4000 quantities and shares of them, to four standard errors; for W, 2% squared is left of the mean.
     """
-    n_rows, groups, size = 4000, 5, 1000
-    draws = np.random.default_rng(4).normal(size=(n_rows, groups, size))
+    n_replicates, groups, size = 4000, 5, 1000
+    draws = np.random.default_rng(4).normal(size=(n_replicates, groups, size))
     scaled = size * (r_hat(draws) ** 2 - (size - 1) / size)
-    assert abs(scaled.mean() - 1) < 4 * np.sqrt(2 / (groups - 1) / n_rows) + 0.02**2
+    assert abs(scaled.mean() - 1) < 4 * np.sqrt(2 / (groups - 1) / n_replicates) + 0.02**2
     ess = population_ess(draws)
     assert ess.max() == groups * size
     for share in (1.0, 0.75, 0.5):
         expected = chi2.sf((groups - 1) / share, groups - 1)
-        assert abs((ess < share * groups * size).mean() - expected) < 4 * np.sqrt(expected * (1 - expected) / n_rows)
+        assert abs((ess < share * groups * size).mean() - expected) < 4 * np.sqrt(
+            expected * (1 - expected) / n_replicates
+        )
 
 
 def test_population_ess_of_repeated_draws():
     """Each of L draws four times: W is 4 (L - 1) / (4 L - 1) of the variance on average, and Bm is 1 / L of it."""
-    n_rows, groups, length = 1000, 50, 250
-    draws = np.repeat(np.random.default_rng(5).normal(size=(n_rows, groups, length)), 4, axis=2)
+    n_replicates, groups, length = 1000, 50, 250
+    draws = np.repeat(np.random.default_rng(5).normal(size=(n_replicates, groups, length)), 4, axis=2)
     expected = groups * length * 4 * (length - 1) / (4 * length - 1)
-    error = np.sqrt(2 / (groups - 1) / n_rows)
+    error = np.sqrt(2 / (groups - 1) / n_replicates)
     assert np.mean(1 / population_ess(draws)) * expected == pytest.approx(1, abs=4 * error)
 
 

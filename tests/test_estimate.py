@@ -3,15 +3,15 @@
 import jax.numpy as jnp
 import numpy as np
 
-from calibayes.estimate import point_estimate, points_along
-from calibayes.target import evaluate
+from calibayes._core.target import evaluate
+from calibayes.solve.estimate import point_estimate, points_along
 from targets import gamma_draws, gamma_target
 
 
 def setup(eta):
-    target, total, weighted = gamma_target(n_rows=2, n=12)
-    particles = evaluate(target, gamma_draws(np.random.default_rng(0), eta * total, eta * weighted, 4000)).row(0)
-    return target.row(0), particles, total[0], weighted[0]
+    target, total, weighted = gamma_target(n_replicates=2, n=12)
+    particles = evaluate(target, gamma_draws(np.random.default_rng(0), eta * total, eta * weighted, 4000)).replicate(0)
+    return target.replicate(0), particles, total[0], weighted[0]
 
 
 def test_mode_and_minimizer_of_an_asymmetric_target(key):
@@ -25,11 +25,11 @@ def test_mode_and_minimizer_of_an_asymmetric_target(key):
 
 def test_mode_moves_with_eta_where_the_prior_pulls(key):
     import calibayes as cb
-    from calibayes.target import make_target
+    from calibayes._core.target import make_target
 
     y = np.full(10, 2.0)
     model = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=1.0))
-    target = make_target(model, (np.ones((10, 1)), y), np.ones((1, 10)), 1).row(0)
+    target = make_target(model, (np.ones((10, 1)), y), np.ones((1, 10)), 1).replicate(0)
     particles = evaluate(target, jnp.linspace(0, 3, 500)[None, None])
     for eta in (0.1, 1.0):
         exact = 10 * eta * 2.0 / (10 * eta + 1)
@@ -45,7 +45,7 @@ def test_function_of_draws_and_weights(key):
 
 def test_mean_is_by_weight(key):
     """All weight on one particle: the mean is there; and at other learning rates it goes with the weights."""
-    target, *_ = gamma_target(n_rows=1)
+    target, *_ = gamma_target(n_replicates=1)
     particles = evaluate(target, jnp.asarray([[[-0.5, 0.7, 1.5]]]))
     alone = particles.with_log_weights(jnp.log(jnp.asarray([[0.0, 1.0, 0.0]])))
     np.testing.assert_allclose(point_estimate("mean", key, target, alone, 1.0), [0.7], rtol=1e-6)

@@ -239,7 +239,7 @@ def least_squares(monkeypatch):
             estimate=theta,
             level=level,
             names=list(names),
-            repaired_rows=np.zeros(0, int),
+            repaired_replicates=np.zeros(0, int),
             region=cb.regions.as_region(region),
             settings={"seed": seed},
             versions={},

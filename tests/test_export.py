@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes.export import from_datatree
+from calibayes.io import from_datatree
 from calibayes.report.settings import revived
 from calibayes.report.source import call_of
 

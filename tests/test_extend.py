@@ -71,7 +71,7 @@ def test_own_region_bootstrap_and_estimate(sampler):
     class Halves(Bootstrap):
         """Random halves of the data, counted twice."""
 
-        def row(self, key, n):
+        def replicate(self, key, n):
             return jnp.where(jax.random.permutation(key, n) < n // 2, 2.0, 0.0)
 
     model, data = problem()

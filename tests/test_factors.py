@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import calibayes
-from calibayes.factors import cholesky, clipped, lower_inverse
+from calibayes._backend.linalg import cholesky, clipped, lower_inverse
 
 ROWS = 7
 TOLERANCE = 300 * np.finfo(np.float32).eps

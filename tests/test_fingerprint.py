@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from calibayes.fingerprint import digest
+from calibayes._backend.fingerprint import digest
 
 
 def line(x, slope=1.0):

@@ -277,7 +277,7 @@ def test_clusters_are_drawn_whole(asked, path, frame):
     error_of("fit", path, "--formula", "y ~ a", "--cluster", "site", "--bootstrap", "30")
     rows = asked[0][2]["bootstrap"]
     assert isinstance(rows, cb.bootstrap.Cluster)
-    assert rows.n_rows == 30
+    assert rows.n_replicates == 30
     np.testing.assert_array_equal(np.asarray(rows.groups), pd.factorize(frame["site"])[0])
 
 
@@ -381,7 +381,7 @@ class Tags(HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.seen, self.scripts, self.shown, self.inside = set(), [], "", None
+        self.seen, self.scripts, self.display, self.inside = set(), [], "", None
         self.feed(page.read_text("utf-8"))
 
     def handle_starttag(self, tag, attributes):
@@ -393,7 +393,7 @@ class Tags(HTMLParser):
         if self.inside == "script":
             self.scripts[-1] += data
         else:
-            self.shown += data
+            self.display += data
 
 
 def test_a_table_with_scripts_in_it_makes_a_page_without(fitted, monkeypatch, frame, tmp_path):
@@ -420,8 +420,8 @@ def test_a_table_with_scripts_in_it_makes_a_page_without(fitted, monkeypatch, fr
         page = Tags(tmp_path / name)
         assert len(page.scripts) == 2
         assert not {"img", "onerror", "u", "s"} & page.seen
-        assert f"{column})[T.{label}]" in page.shown.replace("`", "")
-        assert shlex.join(["calibayes", *line]) in page.shown
+        assert f"{column})[T.{label}]" in page.display.replace("`", "")
+        assert shlex.join(["calibayes", *line]) in page.display
         assert "<script>alert" not in (tmp_path / name).read_text("utf-8")
 
 

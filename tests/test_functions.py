@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from calibayes.functions import Function, as_float, static
+from calibayes._backend.functions import Function, as_float, static
 
 
 def capturing(value):

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 import calibayes as cb
-from calibayes.checks import check_data, check_first
-from calibayes.given import fraction, integer, parameters, positive, scalar, shown, unique_names
+from calibayes._backend.arguments import display, fraction, integer, parameters, positive, scalar, unique_names
+from calibayes._validate.checks import check_data, check_first
 
 MODEL = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal())
 X, Y = np.ones((4, 2)) * [[1.0, 2.0]] * [[1], [2], [3], [5]], np.arange(4.0)
@@ -62,8 +62,8 @@ def test_parameters_too_small_for_full_digits_are_zero():
 
 
 def test_errors_stay_short():
-    assert len(shown(10**10_000)) < 100
-    assert shown(np.zeros((50, 50))).endswith(" ...")
+    assert len(display(10**10_000)) < 100
+    assert display(np.zeros((50, 50))).endswith(" ...")
 
 
 @pytest.mark.parametrize("names", ["ab", 5, None, 3.5])

@@ -11,11 +11,11 @@ from scipy.stats import norm
 
 import calibayes as cb
 from calibayes import particles as ps
-from calibayes.curve import Coverage, Curve
-from calibayes.estimate import points_along
-from calibayes.factors import lower_inverse
-from calibayes.particles import Particles
-from calibayes.target import evaluate, make_target
+from calibayes._backend.linalg import lower_inverse
+from calibayes._core.curve import Coverage, Curve
+from calibayes._core.particles import Particles
+from calibayes._core.target import evaluate, make_target
+from calibayes.solve.estimate import points_along
 
 ROWS, GROUPS = 500, 20
 
@@ -131,15 +131,15 @@ def leaves(particles):
 
 def test_some_rows_of_particles(some):
     chosen = np.array([3, 0, 3])
-    for part, whole in zip(leaves(some.rows(jnp.asarray(chosen))), leaves(some), strict=True):
+    for part, whole in zip(leaves(some.select(jnp.asarray(chosen))), leaves(some), strict=True):
         np.testing.assert_array_equal(part, whole[chosen])
 
 
 def test_rows_replaced(some):
-    others = Particles(some.theta + 1, some.risk + 2, some.log_prior + 3, some.log_weights - 4).rows(
+    others = Particles(some.theta + 1, some.risk + 2, some.log_prior + 3, some.log_weights - 4).select(
         jnp.asarray([0, 1])
     )
-    mixed = some.with_rows(jnp.asarray([2, 0]), others)
+    mixed = some.with_replicates(jnp.asarray([2, 0]), others)
     for new, old, given in zip(leaves(mixed), leaves(some), leaves(others), strict=True):
         np.testing.assert_array_equal(new[[1, 3]], old[[1, 3]])
         np.testing.assert_array_equal(new[[2, 0]], given)
@@ -205,9 +205,9 @@ def test_some_rows_of_a_target(target):
     _, _, whole = target
     z = jnp.asarray(np.random.default_rng(0).normal(size=(K, B, 20)), float)
     chosen = jnp.asarray([2, 0, 2])
-    part = evaluate(whole.rows(chosen), z[:, chosen])
+    part = evaluate(whole.select(chosen), z[:, chosen])
     np.testing.assert_allclose(part.risk, evaluate(whole, z).risk[chosen], rtol=1e-4, atol=1e-3)
-    assert whole.rows(chosen).n_rows == 3
+    assert whole.select(chosen).n_replicates == 3
 
 
 def test_losses_observation_by_observation(target):
@@ -229,7 +229,7 @@ def located():
     """Particles of a location problem on the data, at eta 2."""
     y = np.random.default_rng(0).exponential(size=20)
     model = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=0.5))
-    target = make_target(model, (np.ones((20, 1)), y), np.ones((1, 20)), 1).row(0)
+    target = make_target(model, (np.ones((20, 1)), y), np.ones((1, 20)), 1).replicate(0)
     theta = np.random.default_rng(1).normal(0.8, 0.15, (1, 1, 500))
     return target, evaluate(target, jnp.asarray(theta, float))
 

@@ -16,9 +16,9 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 import calibayes as cb
-from calibayes.coordinates import Coordinates
+from calibayes._backend.jit import together
+from calibayes._core.coordinates import Coordinates
 from calibayes.interop import LogDensity, draws_from
-from calibayes.together import together
 
 RNG = np.random.default_rng(3)
 X = np.column_stack([np.ones(50), RNG.normal(size=50)]).astype(np.float32)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes.curve import local_curve
-from calibayes.estimate import points_along
-from calibayes.target import evaluate, make_target
+from calibayes._core.target import evaluate, make_target
+from calibayes.solve.curve import local_curve
+from calibayes.solve.estimate import points_along
 
 ETAS = np.array([1.2, 2.0, 3.2])
 
@@ -19,9 +19,9 @@ def test_levels_of_means_are_those_of_the_points_they_are(region, key):
     model = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=0.5))
     counts = np.random.default_rng(2).multinomial(20, np.full(20, 0.05), size=30)
     target = make_target(model, (np.ones((20, 1)), y), counts, 1)
-    theta = np.random.default_rng(1).gamma(2.0, 0.5, (1, target.n_rows, 500))
+    theta = np.random.default_rng(1).gamma(2.0, 0.5, (1, target.n_replicates, 500))
     rows = evaluate(target, jnp.asarray(theta, float))
-    data = rows.row(0)
+    data = rows.replicate(0)
     curve = lambda points: local_curve(target, [(data, rows)], 2.0, ETAS, region, points, 0.95).critical_levels
     by_points = curve(lambda data, etas: points_along("mean", key, target, data, 2.0, etas))
     np.testing.assert_allclose(curve(lambda data, etas: None), by_points, atol=1e-5)

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 import calibayes as cb
-from calibayes import memory
-from calibayes.checks import check_counts, check_data, check_draws
+from calibayes._backend import memory
+from calibayes._validate.checks import check_counts, check_data, check_draws
 from calibayes.cli import app, tables
 
 MODEL = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal())

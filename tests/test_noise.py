@@ -7,7 +7,7 @@ import pytest
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
-from calibayes.noise import folded, normals, parted, row_keys, threefry, uniforms
+from calibayes._backend.rng import fold_key, normals, replicate_keys, split_key, threefry, uniforms
 
 
 def test_block_function_is_that_of_jax(key):
@@ -21,7 +21,7 @@ def test_block_function_is_that_of_jax(key):
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_uniforms_and_normals(count, key):
     """KS tests at level 1e-3 of each stream of 20,000; correlations within 4.5 / sqrt(20,000)."""
-    uniform = np.asarray(uniforms(row_keys(key, 2), count, 20_000))
+    uniform = np.asarray(uniforms(replicate_keys(key, 2), count, 20_000))
     assert uniform.shape == (count, 2, 20_000)
     assert uniform.min() > 0
     assert uniform.max() < 1
@@ -41,7 +41,7 @@ def test_normals_are_finite_at_the_ends():
 
 
 def test_row_depends_on_its_own_key_only(key):
-    keys = row_keys(key, 5)
+    keys = replicate_keys(key, 5)
     np.testing.assert_array_equal(uniforms(keys, 3, 100)[:, 3:4], uniforms(keys[3:4], 3, 100))
     assert (uniforms(keys[:1], 3, 100) != uniforms(keys[1:2], 3, 100)).all()
 
@@ -49,10 +49,10 @@ def test_row_depends_on_its_own_key_only(key):
 def test_keys_are_those_of_jax(key):
     """Derived in one call: any words, taken modulo 2^32 as steps down may be negative, and any number of parts."""
     again = jax.random.fold_in(jax.random.fold_in(key, 3), 2**32 - 2)
-    assert folded(key, 3, -2) == again
-    assert folded(key, 3, 2) != again
-    assert parted(key, 2, 7)[1] == jax.random.split(jax.random.fold_in(key, 7))[1]
+    assert fold_key(key, 3, -2) == again
+    assert fold_key(key, 3, 2) != again
+    assert split_key(key, 2, 7)[1] == jax.random.split(jax.random.fold_in(key, 7))[1]
     for n in (2, 5):
         np.testing.assert_array_equal(
-            jax.random.key_data(jnp.stack(parted(key, n))), jax.random.key_data(jax.random.split(key, n))
+            jax.random.key_data(jnp.stack(split_key(key, n))), jax.random.key_data(jax.random.split(key, n))
         )

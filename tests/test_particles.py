@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calibayes import particles as ps
-from calibayes.particles import RESAMPLING, Particles
+from calibayes._core.particles import RESAMPLING, Particles
 
 RNG = np.random.default_rng(7)
 K, B, M = 3, 4, 50
@@ -200,7 +200,7 @@ def test_resample_touches_chosen_rows_only(key, scheme):
 
 
 def test_row_keeps_its_axis():
-    row = some_particles().row(2)
+    row = some_particles().replicate(2)
     assert row.theta.shape == (K, 1, M)
     np.testing.assert_array_equal(row.theta[:, 0], THETA[:, 2])
     np.testing.assert_array_equal(row.risk[0], RISK[2])

@@ -12,9 +12,9 @@ import pytest
 
 import calibayes as cb
 from calibayes import plots
-from calibayes.curve import Curve
-from calibayes.drawing import level_set, smoothed
-from calibayes.samplers.transport import failing
+from calibayes._core.curve import Curve
+from calibayes.plots.drawing import level_set, smoothed
+from calibayes.samplers.transport.sampler import failing
 
 LEVEL = 0.95
 
@@ -351,7 +351,7 @@ def test_diagnostics_of_transport(result):
         weighted[:, 1], cb.diagnostics.pareto_k(state.particles.log_weights)[1:][kept], atol=1e-3
     )
     assert not failing(state.particles.log_weights, state.carried.ess)[1:][kept].any()
-    assert len(sampled) == len(result.repaired_rows) > 0
+    assert len(sampled) == len(result.repaired_replicates) > 0
     # In the grey area, and nowhere else.
     limit = cb.diagnostics.pareto_k_limit(200)
     grey = lambda at: (at[:, 0] < 20) | ((at[:, 1] > limit) & (at[:, 0] < 160))
@@ -365,20 +365,20 @@ def test_diagnostics_of_transport(result):
 def test_diagnostics_of_other_samplers(result):
     """Any state but transport's: sizes in order, and the rows that had not settled."""
     found = result.calibration.found
-    unmixed = np.arange(201) % 50 == 1
-    other = dataclasses.replace(found, state=object(), reach=found.reach._replace(unmixed=unmixed))
+    not_mixed = np.arange(201) % 50 == 1
+    other = dataclasses.replace(found, state=object(), reach=found.reach._replace(not_mixed=not_mixed))
     calibration = dataclasses.replace(result.calibration, found=other)
     ax = plots.diagnostics(dataclasses.replace(result, calibration=calibration))
     settled, unsettled = lines(ax)
     drawn = np.concatenate([settled, unsettled])
     np.testing.assert_allclose(drawn[np.argsort(drawn[:, 0]), 1], np.sort(found.reach.ess[1:]))
-    np.testing.assert_allclose(np.sort(unsettled[:, 1]), np.sort(found.reach.ess[unmixed]))
+    np.testing.assert_allclose(np.sort(unsettled[:, 1]), np.sort(found.reach.ess[not_mixed]))
     assert ax.get_legend().get_texts()[1].get_text() == "had not settled (4)"
 
 
 def test_diagnostics_without_anything_amiss(result):
     found = result.calibration.found
-    other = dataclasses.replace(found, state=object(), reach=found.reach._replace(unmixed=np.zeros(201, bool)))
+    other = dataclasses.replace(found, state=object(), reach=found.reach._replace(not_mixed=np.zeros(201, bool)))
     ax = plots.diagnostics(
         dataclasses.replace(result, calibration=dataclasses.replace(result.calibration, found=other))
     )

@@ -15,16 +15,17 @@ from typer.testing import CliRunner
 
 import calibayes as cb
 import made
-from calibayes import checkpoint, devices, fallback, functions, seek, treefile
-from calibayes.audit import Audit
-from calibayes.checks import check_data, check_start
+from calibayes._backend import devices, functions, treefile
+from calibayes._backend.jit import together
+from calibayes._core.target import make_target
+from calibayes._validate.checks import check_data, check_start
 from calibayes.cli import app, output, tables
 from calibayes.cli.fit import _columns
-from calibayes.export import to_datatree
-from calibayes.found import FELL_BACK, NOT_AUDITED
-from calibayes.samplers.start import at_the_prior
-from calibayes.target import make_target
-from calibayes.together import together
+from calibayes.io import to_datatree
+from calibayes.samplers.audit import Audit
+from calibayes.samplers.initial import start_at_prior
+from calibayes.solve import checkpoint, fallback, seek
+from calibayes.solve.found import FELL_BACK, NOT_AUDITED
 
 MODEL = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
 DATA = cb.datasets.median_regression(60, 0)
@@ -105,7 +106,7 @@ def test_a_prior_where_the_loss_is_nowhere_finite():
     model = cb.GibbsModel(log_of_first, cb.priors.Uniform(-2.0, -1.0), dim=1)
     target = make_target(model, np.arange(5.0), np.ones((3, 5)), 1)
     with pytest.raises(ValueError, match=r"all but 0 of 50 draws of the prior\. Choose a prior nearer"):
-        at_the_prior(jax.random.key(0), target, 50)
+        start_at_prior(jax.random.key(0), target, 50)
 
 
 # Tables and the command line.

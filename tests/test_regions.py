@@ -11,12 +11,12 @@ from calibayes.regions import Cloud, Point
 SD = np.array([0.5, 1.0, 3.0])
 
 
-def normal_cloud(n_rows, m, seed=0, weighted=False):
+def normal_cloud(n_replicates, m, seed=0, weighted=False):
     """Correlated normal particles about zero on each row; weighted ones tilt a wider cloud back to it."""
     rng = np.random.default_rng(seed)
     root = np.diag(SD) @ np.linalg.cholesky(np.array([[1, 0.6, 0], [0.6, 1, -0.3], [0, -0.3, 1]]))
-    z = rng.normal(size=(n_rows, m, 3)) * (1.3 if weighted else 1.0)
-    log_w = -0.5 * (z**2).sum(-1) * (1 - 1.3**-2) if weighted else np.zeros((n_rows, m))
+    z = rng.normal(size=(n_replicates, m, 3)) * (1.3 if weighted else 1.0)
+    log_w = -0.5 * (z**2).sum(-1) * (1 - 1.3**-2) if weighted else np.zeros((n_replicates, m))
     weights = np.exp(log_w - log_w.max(1, keepdims=True))
     theta = (z @ root.T).transpose(2, 0, 1)
     density = -0.5 * (z**2).sum(-1)
@@ -24,9 +24,9 @@ def normal_cloud(n_rows, m, seed=0, weighted=False):
     return Cloud(to(theta), to(weights / weights.sum(1, keepdims=True)), to(density)), root
 
 
-def point_at(z, root, n_rows):
+def point_at(z, root, n_replicates):
     theta = root @ z
-    return Point(jnp.asarray(theta, float), jnp.full(n_rows, -0.5 * float(z @ z)))
+    return Point(jnp.asarray(theta, float), jnp.full(n_replicates, -0.5 * float(z @ z)))
 
 
 EXACT = {
@@ -65,14 +65,14 @@ def test_ellipsoid_is_not_biased_by_ranking_its_own_particles():
     Critical levels of points drawn from the posterior itself are uniform. Over 4,000 rows the share below 0.95 has an
     error of 0.0035; the plain ellipsoid's, with 60 particles in 3 dimensions, misses by about 0.03.
     """
-    n_rows, m = 4000, 60
+    n_replicates, m = 4000, 60
     rng = np.random.default_rng(3)
-    theta = jnp.asarray(rng.normal(size=(3, n_rows, m + 1)), float)
-    flat = jnp.full((n_rows, m), 1 / m)
-    cloud = Cloud(theta[:, :, :m], flat, jnp.zeros((n_rows, m)))
+    theta = jnp.asarray(rng.normal(size=(3, n_replicates, m + 1)), float)
+    flat = jnp.full((n_replicates, m), 1 / m)
+    cloud = Cloud(theta[:, :, :m], flat, jnp.zeros((n_replicates, m)))
     # The region asks for one point on all rows: shift each row so that its own point is the origin.
     shifted = Cloud(cloud.theta - theta[:, :, m:], flat, cloud.log_density)
-    levels = regions.Ellipsoid().critical_level(shifted, Point(jnp.zeros(3), jnp.zeros(n_rows)))
+    levels = regions.Ellipsoid().critical_level(shifted, Point(jnp.zeros(3), jnp.zeros(n_replicates)))
     assert abs(float((levels <= 0.95).mean()) - 0.95) < 4 * 0.0035
 
 

@@ -13,11 +13,11 @@ import pytest
 
 import calibayes as cb
 from calibayes import report
-from calibayes.curve import Curve
-from calibayes.export import Written
-from calibayes.found import FELL_BACK, NOT_AUDITED
+from calibayes._core.curve import Curve
+from calibayes.io import Written
 from calibayes.report.source import call_of, source
 from calibayes.result import Coverage
+from calibayes.solve.found import FELL_BACK, NOT_AUDITED
 
 NASTY = "</script><b>&\"'"
 CITED = {"https://arxiv.org/abs/2404.16528", "https://doi.org/10.1093/biomet/asy054"}

@@ -15,10 +15,10 @@ import pandas as pd
 import pytest
 
 import calibayes as cb
-from calibayes import seek
-from calibayes.curve import Curve
-from calibayes.found import UNKNOWN_ERROR
+from calibayes._core.curve import Curve
 from calibayes.result import Coverage
+from calibayes.solve import seek
+from calibayes.solve.found import UNKNOWN_ERROR
 
 SMALL = {"bootstrap": 100, "sampler": cb.SMC(n_particles=200, ess_target=0.99), "progress": False, "tolerance": 0.02}
 """GPC-SMC."""
@@ -68,7 +68,7 @@ def test_fields(result, algorithm):
     assert isinstance(result.settings["sampler"], cb.Transport if algorithm == "auto" else cb.SMC)
     assert isinstance(result.settings["search"], cb.Bracket if algorithm == "auto" else cb.RobbinsMonro)
     # Weights fail on one row of some hundreds here, by chance.
-    assert len(result.repaired_rows) <= 1
+    assert len(result.repaired_replicates) <= 1
 
 
 def test_repr_and_summary(result):
@@ -131,7 +131,7 @@ def test_iteration_cap_of_transport_is_said():
 
 def test_cap_on_rungs_is_said():
     model, data = problem()
-    capped = cb.SMC(n_particles=200, ess_target=0.9999, max_rungs=1)
+    capped = cb.SMC(n_particles=200, ess_target=0.9999, max_steps=1)
     with pytest.warns(cb.CalibrationWarning, match="did not reach eta"):
         stopped = cb.calibrate(model, data, seed=0, **SMALL | {"sampler": capped, "tolerance": 0.005})
     assert not stopped.converged
@@ -181,7 +181,7 @@ def test_ctrl_c_leaves_the_best_result_so_far(changes):
 
 @pytest.mark.parametrize(
     ("options", "begin"),
-    [(AUTO, "calibayes.samplers.transport.rough_draws"), (SMALL, "calibayes.samplers.base.pilot")],
+    [(AUTO, "calibayes.samplers.transport.sampler.rough_draws"), (SMALL, "calibayes.samplers.base.pilot")],
     ids=ALGORITHMS,
 )
 def test_ctrl_c_before_anything_is_an_interrupt(monkeypatch, options, begin):
@@ -281,7 +281,7 @@ def test_final_draws_hardly_repeat(result):
 def test_interrupt_at_the_curve_keeps_the_result(monkeypatch, options, at):
     """The search has assessed a learning rate by then, and that must not be lost."""
     model, data = problem()
-    loop = sys.modules["calibayes.loop"]
+    loop = sys.modules["calibayes.solve.loop"]
     draw, calls = loop.local_curve, []
 
     def interrupted(*args):
@@ -309,7 +309,7 @@ def test_interrupt_in_the_audit_keeps_the_result(monkeypatch):
     def interrupted(*args):
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(sys.modules["calibayes.fallback"], "audit", interrupted)
+    monkeypatch.setattr(sys.modules["calibayes.solve.fallback"], "audit", interrupted)
     with pytest.warns(cb.CalibrationWarning, match="interrupted"):
         stopped = cb.calibrate(model, data, seed=0, **AUTO)
     assert not stopped.converged
@@ -318,16 +318,16 @@ def test_interrupt_in_the_audit_keeps_the_result(monkeypatch):
 
 
 def test_cap_on_rungs_is_the_cap():
-    from calibayes.samplers.start import pilot
+    from calibayes.samplers.initial import pilot
     from targets import gamma_target
 
     target, *_ = gamma_target(n=12)
-    sampler = cb.SMC(n_particles=200, ess_target=0.9999, max_rungs=3)
+    sampler = cb.SMC(n_particles=200, ess_target=0.9999, max_steps=3)
     state = sampler.init(jax.random.key(0), target, pilot(jax.random.key(1), target, 1.0, 1000, None), 1.0)
     state = sampler.move(target, state, 5.0, lambda _: None)
-    reach = sampler.reach(state, 5.0)
-    assert reach.rungs == 3
-    assert reach.short.all()
+    reach = sampler.info(state, 5.0)
+    assert reach.steps == 3
+    assert reach.not_reached.all()
 
 
 def test_rows_far_from_the_data_are_started_from_the_prior():

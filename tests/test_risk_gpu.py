@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes import risk_gpu
-from calibayes.counts import Poissons
-from calibayes.risk_gpu import fused_risk, risk_in_chunks, suits
-from calibayes.target import make_target
+from calibayes._core import risk_gpu
+from calibayes._core.counts import Poissons
+from calibayes._core.risk_gpu import fused_risk, risk_in_chunks, suits
+from calibayes._core.target import make_target
 
 ROWS, SIZE = 5, 50
 LOSSES = {
@@ -36,7 +36,7 @@ def target_of(loss, n=41):
 
 
 def by_kernel(target, theta):
-    with patch("calibayes.target.linear_risk", risk_in_chunks):
+    with patch("calibayes._core.target.linear_risk", risk_in_chunks):
         return target.risk(theta)
 
 

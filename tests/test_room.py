@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 import calibayes as cb
-from calibayes import room
-from calibayes.room import make_room
+from calibayes._backend import room
+from calibayes._backend.room import make_room
 
 
 @pytest.fixture
@@ -18,16 +18,16 @@ def full(tmp_path, monkeypatch):
     monkeypatch.setattr(room, "_LIMIT", tmp_path / "limit")
 
 
-def compiled(fn):
+def jit(fn):
     return fn._cache_size()
 
 
 def test_room_is_made_where_there_is_none(full):
     fn = jax.jit(lambda x: x + 1)
     fn(jnp.zeros(3))
-    assert compiled(fn) == 1
+    assert jit(fn) == 1
     assert make_room()
-    assert compiled(fn) == 0
+    assert jit(fn) == 0
     assert float(fn(jnp.zeros(3))[0]) == 1
 
 
@@ -35,7 +35,7 @@ def test_nothing_is_forgotten_while_there_is(monkeypatch, tmp_path):
     fn = jax.jit(lambda x: x + 2)
     fn(jnp.zeros(3))
     assert not make_room(1.0)
-    assert compiled(fn) == 1
+    assert jit(fn) == 1
     monkeypatch.setattr(room, "_LIMIT", tmp_path / "not there")
     assert not make_room(0.0)
 

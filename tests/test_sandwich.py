@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes.particles import normalise
-from calibayes.sandwich import influences, matching_eta, shifts
-from calibayes.target import evaluate, make_target
+from calibayes._core.particles import normalise
+from calibayes._core.sandwich import influences, matching_eta, shifts
+from calibayes._core.target import evaluate, make_target
 
 N, K, SCALE = 45, 3, 5.0
 """45 observations leave three places of the last block empty, which must not count. The prior is felt a little."""
@@ -45,8 +45,8 @@ def regression():
         theta, weight = mirrored(rng, mean, np.linalg.inv(precision), 40)
         points.append(theta)
         weights.append(weight)
-    crew = target.rows(jnp.zeros(len(ETAS), int))
-    particles = evaluate(crew, jnp.asarray(np.stack(points, 1), float))
+    populations = target.select(jnp.zeros(len(ETAS), int))
+    particles = evaluate(populations, jnp.asarray(np.stack(points, 1), float))
     particles = particles.with_log_weights(jnp.asarray(np.log(weights), float))
     return x, y, rows, target, particles
 
@@ -89,7 +89,7 @@ def test_influences_are_derivatives_of_the_mean():
         return weights @ grid / weights.sum()
 
     model = cb.GibbsModel(cb.losses.Absolute(), cb.priors.Normal(scale=3.0))
-    target = make_target(model, (np.ones((11, 1)), y), np.ones((1, 11)), 1).row(0)
+    target = make_target(model, (np.ones((11, 1)), y), np.ones((1, 11)), 1).replicate(0)
     particles = evaluate(target, jnp.asarray(grid[None, None], float))
     particles = particles.with_log_weights(normalise(jnp.asarray(log_density(np.ones(11))[None], float)))
     got = np.asarray(influences(target, particles, jnp.full(1, eta)))[0, :11]
@@ -156,7 +156,7 @@ def test_infinite_losses_leave_numbers():
     model = cb.GibbsModel(
         lambda theta, y: jnp.where(theta[0] > 0, jnp.square(y - theta[0]), jnp.inf), cb.priors.Normal(), dim=1
     )
-    target = make_target(model, np.arange(5.0), np.ones((1, 5)), 1).row(0)
+    target = make_target(model, np.arange(5.0), np.ones((1, 5)), 1).replicate(0)
     particles = evaluate(target, jnp.asarray(np.linspace(-1, 3, 80)[None, None], float))
     assert np.isfinite(influences(target, particles, jnp.ones(1))).all()
     assert np.isfinite(matching_eta(target, particles, jnp.ones(1)))

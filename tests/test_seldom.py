@@ -12,19 +12,20 @@ from typer.testing import CliRunner
 
 import calibayes as cb
 import made
-from calibayes import seek, treefile
+from calibayes._backend import treefile
+from calibayes._core.particles import UNROLLED, transform
+from calibayes._core.risk import UNROLLED as MANY
+from calibayes._core.target import make_target
 from calibayes.cli import app
 from calibayes.cli.output import Fitted, show
 from calibayes.cli.tables import Chosen, numbers
 from calibayes.design import Design
 from calibayes.estimators import GibbsRegressor
-from calibayes.loop import Loop
-from calibayes.particles import UNROLLED, transform
 from calibayes.progress import LiveLine
 from calibayes.result import Intervals
-from calibayes.risk import UNROLLED as MANY
 from calibayes.samplers import start
-from calibayes.target import make_target
+from calibayes.solve import seek
+from calibayes.solve.loop import Loop
 
 MODEL = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
 DATA = cb.datasets.median_regression(60, 0)
@@ -62,7 +63,7 @@ def test_a_ladder_that_does_not_arrive_is_an_error(monkeypatch):
     target = make_target(MODEL, DATA, np.ones((2, 60)), 2)
     monkeypatch.setattr(sys.modules["jaxtyping"].config, "jaxtyping_disable", True)
     with pytest.raises(RuntimeError, match=r"the ladder did not reach eta = 0.5 in .* choose a narrower one"):
-        start.climb_to(keys, target, walkers, 0.5)
+        start.temper_to(keys, target, walkers, 0.5)
 
 
 def test_an_infinite_target():
@@ -110,7 +111,7 @@ def result():
 
 
 def test_a_posterior_from_particles_that_had_not_settled_says_so(result, monkeypatch):
-    module = sys.modules["calibayes.calibration"]
+    module = sys.modules["calibayes.requery"]
     moved = lambda key, target, particles, *_: (particles, np.zeros(1, bool))
     monkeypatch.setattr(module, "moved", moved)
     with pytest.warns(cb.CalibrationWarning, match="had not settled at eta = 1.234: what is said"):
@@ -173,7 +174,7 @@ def test_fresh_rows_after_smc():
     sampler = cb.SMC(n_particles=200)
     result = cb.calibrate(MODEL, DATA, seed=0, bootstrap=100, sampler=sampler, tolerance=0.03, progress=False)
     fresh = result.validate(100, seed=5)
-    assert fresh.n_rows == 100
+    assert fresh.n_replicates == 100
     assert abs(fresh - result.coverage) < 4 * (2 * 0.95 * 0.05 / 100) ** 0.5
 
 
@@ -181,24 +182,24 @@ def test_rows_too_far_to_walk_to_come_from_the_prior(monkeypatch):
     """Those that had not settled, and no others."""
     module, sampler = sys.modules["calibayes.samplers.smc"], cb.SMC(n_particles=200)
     counts = np.random.default_rng(0).multinomial(60, np.full(60, 1 / 60), size=8)
-    pilot = sampler.begin(jax.random.key(1), make_target(MODEL, DATA, counts, 2), 0.8, None)
-    walk, climb, seen = module.by_mcmc, module.from_prior, {}
+    pilot = sampler.draw_initial(jax.random.key(1), make_target(MODEL, DATA, counts, 2), 0.8, None)
+    walk, temper_steps, seen = module.rejuvenate_until_mixed, module.temper_from_prior, {}
 
     def walked(*args, **options):
         seen["walked"], settled = walk(*args, **options)
         return seen["walked"], jnp.arange(len(settled)) != 3
 
     def climbed(*args):
-        seen["climbed"] = climb(*args)
+        seen["climbed"] = temper_steps(*args)
         return seen["climbed"]
 
     monkeypatch.setattr(module, "by_mcmc", walked)
     monkeypatch.setattr(module, "from_prior", climbed)
     state = sampler.init(jax.random.key(0), pilot.target, pilot, 0.8)
-    theta, from_data, from_prior = (
+    theta, from_data, temper_from_prior = (
         np.asarray(walkers.particles.theta) for walkers in (state.walkers, seen["walked"], seen["climbed"])
     )
-    np.testing.assert_array_equal(theta[:, 3], from_prior[:, 3])
+    np.testing.assert_array_equal(theta[:, 3], temper_from_prior[:, 3])
     np.testing.assert_array_equal(np.delete(theta, 3, 1), np.delete(from_data, 3, 1))
     assert np.all(state.settled)
 

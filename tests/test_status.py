@@ -9,17 +9,17 @@ import pytest
 from typer.testing import CliRunner
 
 import calibayes as cb
-from calibayes.calibration import Calibration
 from calibayes.cli import app
 from calibayes.design import Design
-from calibayes.found import concerns_of
-from calibayes.loop import Loop
 from calibayes.report import write
-from calibayes.samplers.base import Reach
+from calibayes.requery import Calibration
+from calibayes.samplers.base import SamplerInfo
+from calibayes.solve.found import concerns_of
+from calibayes.solve.loop import Loop
 
 MODEL = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
 DATA = cb.datasets.median_regression(60, 0)
-REACH = Reach(np.zeros(101, bool), np.zeros(101, bool), 0, 1, 0.3, np.full(101, 500.0))
+REACH = SamplerInfo(np.zeros(101, bool), np.zeros(101, bool), 0, 1, 0.3, np.full(101, 500.0))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ OUTCOMES = {
 }
 CONCERNS = {
     "weights collapsed": (REACH._replace(ess=np.full(101, 3.0)), 0, "the effective size collapsed on 101 rows"),
-    "not settled": (REACH._replace(unmixed=np.ones(101, bool)), 0, "particles had not settled on 101 rows"),
+    "not settled": (REACH._replace(not_mixed=np.ones(101, bool)), 0, "particles had not settled on 101 rows"),
     "losses not finite": (REACH._replace(invalid=7), 0, "the loss was NaN at 7 proposed particles"),
     "level undefined": (REACH, 5, "the region's level is NaN on 5 rows"),
 }
@@ -85,7 +85,7 @@ def test_rows_sampled_again_are_counted(result):
     repaired[[3, 8]] = True
     found = result.calibration.found
     mended, _ = ended(result, reach=found.reach._replace(repaired=repaired))
-    assert mended.repaired_rows.tolist() == [2, 7]
+    assert mended.repaired_replicates.tolist() == [2, 7]
     again = dataclasses.replace(found, reach=mended.calibration.found.reach)
     answer = result.calibration.loop.answer(again, found.eta)
     assert "2 rows whose weights had failed were sampled by ASMC*" in answer.outcome

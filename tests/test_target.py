@@ -8,10 +8,10 @@ import pytest
 from scipy.optimize import minimize
 
 import calibayes as cb
-from calibayes import risk
 from calibayes import target as targets
-from calibayes.counts import Poissons
-from calibayes.target import Target, log_density, make_target
+from calibayes._core import risk
+from calibayes._core.counts import Poissons
+from calibayes._core.target import Target, log_density, make_target
 
 PRIOR = cb.priors.Normal(0.5, 10.0)
 LOSSES = {
@@ -27,17 +27,17 @@ LOSSES = {
 risk_of = eqx.filter_jit(Target.risk)
 
 
-def problem(name, n, k, n_rows=3, seed=0):
+def problem(name, n, k, n_replicates=3, seed=0):
     """Skewed covariates, labels or values of y, and counts with zeros."""
     rng = np.random.default_rng(seed)
     x = np.column_stack([np.ones(n), rng.exponential(size=(n, k - 1))])
     y = 1 + x @ rng.normal(size=k) / k + rng.standard_t(4, size=n)
     y = np.where(y > np.median(y), 1.0, -1.0) if name in ("hinge", "logistic") else y
-    return x, y, rng.multinomial(n, np.full(n, 1 / n), size=n_rows)
+    return x, y, rng.multinomial(n, np.full(n, 1 / n), size=n_replicates)
 
 
-def particles(k, n_rows, m=5, seed=1):
-    return np.random.default_rng(seed).normal(0.3, 0.7, size=(k, n_rows, m)).astype(np.float32)
+def particles(k, n_replicates, m=5, seed=1):
+    return np.random.default_rng(seed).normal(0.3, 0.7, size=(k, n_replicates, m)).astype(np.float32)
 
 
 def brute(rho, x, y, counts, theta):
@@ -54,7 +54,7 @@ def test_risk(name, n, k):
     x, y, counts = problem(name, n, k)
     theta = particles(k, 4)
     target = make_target(cb.GibbsModel(loss, PRIOR), (x, y), counts, k)
-    assert (target.dim, target.n_rows, target.linear) == (k, 4, True)
+    assert (target.dim, target.n_replicates, target.linear) == (k, 4, True)
     reference = np.broadcast_to(np.asarray(target.reference)[:, None, None], theta.shape)
     total = brute(rho, x, y, counts, theta)
     expected = total - brute(rho, x, y, counts, reference)
@@ -96,7 +96,7 @@ def test_row_alone():
     x, y, counts = problem("quantile", 21, 3)
     target = make_target(cb.GibbsModel(LOSSES["quantile"][0], PRIOR), (x, y), counts, 3)
     theta = jnp.asarray(particles(3, 4))
-    alone = risk_of(target.row(2), theta[:, 2:3])
+    alone = risk_of(target.replicate(2), theta[:, 2:3])
     np.testing.assert_allclose(alone[0], risk_of(target, theta)[2], rtol=1e-6, atol=1e-5)
 
 
@@ -115,7 +115,7 @@ def test_the_first_reference_of_many_observations(monkeypatch):
 @pytest.mark.parametrize("at_once", [1, 3, 4])
 def test_some_rows_at_a_time(stored, at_once, monkeypatch):
     """Eight rows by one, three or four: as all at once, to rounding of the sum over 21 observations."""
-    x, y, counts = problem("quantile", 21, 3, n_rows=7)
+    x, y, counts = problem("quantile", 21, 3, n_replicates=7)
     model = cb.GibbsModel(LOSSES["quantile"][0], PRIOR)
     target = make_target(model, (x, y), counts if stored else Poissons(jax.random.key(3), 7, 21), 3)
     theta = jnp.asarray(particles(3, 8))
@@ -204,7 +204,7 @@ def test_another_dataset_does_not_recompile():
 def test_float32_at_a_million_observations(name):
     """Differences of risks within a posterior are of the order of one; 1e-2 of error is a density right to 1%."""
     n = 1_000_000
-    x, y, counts = problem(name, n, 2, n_rows=1)
+    x, y, counts = problem(name, n, 2, n_replicates=1)
     y = y + 1e3 if name == "squared" else y
     loss, rho = LOSSES[name]
     fit = np.linalg.lstsq(x, y)[0]
@@ -249,7 +249,7 @@ def test_risks_of_many_observations_keep_their_digits():
     target = target.recentre(jnp.asarray([np.quantile(y, tau)], float))
     spread = np.sqrt(tau * (1 - tau) / n) / 0.1031
     theta = np.float32(target.reference[0]) + np.linspace(-2, 2, 9, dtype=np.float32) * np.float32(spread)
-    found = np.asarray(target.row(0).risk(jnp.asarray(theta, float)[None, None]))[0]
+    found = np.asarray(target.replicate(0).risk(jnp.asarray(theta, float)[None, None]))[0]
     beyond = theta.astype(float)[:, None] - y
     exact = np.maximum(-tau * beyond, (1 - tau) * beyond).sum(1)
     error = found - exact

@@ -12,8 +12,8 @@ from benchmarks.validate.models import MODELS
 from benchmarks.validate.mutants import MUTANTS
 
 import calibayes as cb
+from calibayes._core.particles import Particles
 from calibayes.kernels import RAM, RWMH, PolsonScott
-from calibayes.particles import Particles
 
 UNLIKELY = 1e-4
 

@@ -6,7 +6,7 @@ import pytest
 
 import calibayes as cb
 import made
-from calibayes.export import Written
+from calibayes.io import Written
 from calibayes.report import words
 from calibayes.report.settings import revived
 from calibayes.report.source import call_of, source

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes.target import make_target
-from calibayes.written_out import LONGEST, LONGEST_SUM, written_out
+from calibayes._core.target import make_target
+from calibayes._core.unroll import LONGEST, LONGEST_SUM, unroll
 
 X, THETA = jnp.asarray([1.0, -2.0, 3.0]), jnp.asarray([0.5, 0.25, -1.0])
 
@@ -31,7 +31,7 @@ def matrix(theta, datum):
 @pytest.mark.parametrize("fn", [nested, logistic, matrix])
 def test_the_same_value(fn):
     datum = {"x": X, "y": jnp.asarray(1.5)}
-    same = written_out(fn, THETA, datum)
+    same = unroll(fn, THETA, datum)
     np.testing.assert_allclose(same(THETA, datum), fn(THETA, datum), rtol=1e-6)
     other = {"x": 2 * X, "y": jnp.asarray(-1.5)}
     np.testing.assert_allclose(jax.jit(same)(3 * THETA, other), fn(3 * THETA, other), rtol=1e-6)
@@ -40,28 +40,28 @@ def test_the_same_value(fn):
 def test_no_product_is_left_but_a_long_one():
     short, long = jnp.ones(LONGEST), jnp.ones(LONGEST + 1)
     dot = lambda a, b: a @ b
-    assert "dot_general" not in str(jax.make_jaxpr(written_out(dot, short, short))(short, short))
-    assert "dot_general" in str(jax.make_jaxpr(written_out(dot, long, long))(long, long))
-    assert written_out(dot, short, short)(short, short) == LONGEST
+    assert "dot_general" not in str(jax.make_jaxpr(unroll(dot, short, short))(short, short))
+    assert "dot_general" in str(jax.make_jaxpr(unroll(dot, long, long))(long, long))
+    assert unroll(dot, short, short)(short, short) == LONGEST
 
 
 def test_no_sum_is_left_but_a_long_one():
     total = lambda theta: jnp.square(theta).sum()
     for length in (1, LONGEST_SUM, LONGEST_SUM + 1):
         theta = jnp.arange(1.0, length + 1)
-        same = written_out(total, theta)
+        same = unroll(total, theta)
         assert ("reduce_sum" in str(jax.make_jaxpr(same)(theta))) == (length > LONGEST_SUM)
         np.testing.assert_allclose(same(theta), total(theta), rtol=1e-6)
-    whole = written_out(lambda theta: jnp.outer(theta, theta).sum(), THETA)
+    whole = unroll(lambda theta: jnp.outer(theta, theta).sum(), THETA)
     np.testing.assert_allclose(whole(THETA), float(THETA.sum()) ** 2, rtol=1e-6)
 
 
 def test_a_sum_over_nothing_is_what_it_was():
     """Over no axis of a vector, and of a number."""
     none = lambda theta: (jnp.sum(theta, axis=()) * X).sum()
-    np.testing.assert_allclose(written_out(none, THETA)(THETA), THETA @ X, rtol=1e-6)
+    np.testing.assert_allclose(unroll(none, THETA)(THETA), THETA @ X, rtol=1e-6)
     number = lambda theta: theta[0] + jnp.sum(theta[1], axis=())
-    assert written_out(number, THETA)(THETA) == 0.75
+    assert unroll(number, THETA)(THETA) == 0.75
 
 
 @pytest.mark.parametrize(("kind", "wanted"), [(jnp.bfloat16, jnp.float32), (jnp.int8, jnp.int32)])
@@ -69,20 +69,20 @@ def test_a_product_is_computed_as_it_is_asked_for(kind, wanted):
     """In the type that it is to have: 257 * 257 has more digits than bfloat16, 300 is more than int8 holds."""
     vector = jnp.asarray([100, 100, 3] if kind == jnp.int8 else [257, 1, 0.5], kind)
     fn = lambda a, b: jax.lax.dot(a, b, preferred_element_type=wanted)
-    same = written_out(fn, vector, vector)(vector, vector)
+    same = unroll(fn, vector, vector)(vector, vector)
     assert same.dtype == wanted
     assert same == fn(vector, vector)
 
 
 def test_a_constant():
     """Such as the density of a flat prior."""
-    flat = written_out(lambda theta: jnp.zeros(()), THETA)
+    flat = unroll(lambda theta: jnp.zeros(()), THETA)
     np.testing.assert_array_equal(jax.vmap(flat)(jnp.stack([THETA, THETA])), np.zeros(2))
 
 
 def test_an_empty_product():
     fn = lambda theta, x: theta[0] + x[3:] @ theta[3:]
-    assert written_out(fn, THETA, X)(THETA, X) == 0.5
+    assert unroll(fn, THETA, X)(THETA, X) == 0.5
 
 
 def test_risk_of_a_loss_with_a_product():

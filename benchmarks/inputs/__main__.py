@@ -16,7 +16,7 @@ from hypothesis.strategies import SearchStrategy
 
 from benchmarks.inputs import answered, losses, refused, tables
 from benchmarks.inputs.endings import Ending, attempt, no_sampler
-from calibayes.export import versions
+from calibayes.io import versions
 
 RESULTS = Path(__file__).parents[2] / "results" / "inputs.json"
 
@@ -41,7 +41,7 @@ def refusals(examples: int) -> dict[str, Any]:
             ending = attempt(bad.call)
             assert ending.kind == "refused", f"{bad!r}: {ending.kind}, {ending.said}"
             assert any(word in ending.said for word in bad.words), f"{bad!r}: {ending.said}"
-            assert not ending.compiled, f"{bad!r}: {ending.compiled} programs were compiled before {ending.said}"
+            assert not ending.jit, f"{bad!r}: {ending.jit} programs were compiled before {ending.said}"
             counts[bad.argument] += 1
             said.add(ending.template)
 

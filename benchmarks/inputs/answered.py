@@ -32,7 +32,7 @@ class Odd:
     """A calibration, and what its answer must be, if that is known."""
 
     kind: str
-    shown: str
+    display: str
     call: Callable[[], cb.Result]
     same: bool = False
     """To the bit, as the usual one's."""
@@ -40,7 +40,7 @@ class Odd:
     """Eta must be the usual one's over this."""
 
     def __repr__(self) -> str:
-        return f"{self.kind}: {self.shown}"
+        return f"{self.kind}: {self.display}"
 
 
 def _normal(place: float = 0.0, scale: Any = WEAK) -> cb.priors.Normal:

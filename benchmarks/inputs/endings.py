@@ -14,8 +14,8 @@ import jax
 import numpy as np
 
 import calibayes as cb
-from calibayes import seek
-from calibayes.found import UNKNOWN_ERROR
+from calibayes.solve import seek
+from calibayes.solve.found import UNKNOWN_ERROR
 
 OURS = Path(cb.__file__).parent
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -55,7 +55,7 @@ class Ending:
     kind: str
     """answer, not converged, refused, reached, or wrong."""
     said: str
-    compiled: int
+    jit: int
     result: Any = None
 
     @property
@@ -76,11 +76,11 @@ def attempt(call: Callable[[], Any]) -> Ending:
         except Exception as error:
             kind = "refused" if _is_ours(error) else "wrong"
             return Ending(kind, _said(error, kind), compilations() - before)
-    compiled = compilations() - before
+    jit = compilations() - before
     flaw = flaw_of(found, [warning.category for warning in warned])
     if flaw:
-        return Ending("wrong", flaw, compiled, found)
-    return Ending("answer" if found.converged else "not converged", found.message, compiled, found)
+        return Ending("wrong", flaw, jit, found)
+    return Ending("answer" if found.converged else "not converged", found.message, jit, found)
 
 
 def _is_ours(error: Exception) -> bool:

@@ -31,10 +31,10 @@ class Bad:
     words: tuple[str, ...]
     call: Callable[[], Any]
     """Makes its arguments too: a prior may be refused before there is a calibration."""
-    shown: str
+    display: str
 
     def __repr__(self) -> str:
-        return f"{self.argument}: {self.shown}"
+        return f"{self.argument}: {self.display}"
 
 
 def calibrate(**given: Any) -> cb.Result:

@@ -15,11 +15,11 @@ from scipy import stats
 
 import calibayes as cb
 from benchmarks.validate.geweke import kernels_for
+from calibayes._backend.rng import replicate_keys
+from calibayes._backend.room import make_room
+from calibayes._core.particles import Particles, covariance
+from calibayes._core.target import Target, evaluate, make_target
 from calibayes.kernels import Kernel
-from calibayes.noise import row_keys
-from calibayes.particles import Particles, covariance
-from calibayes.room import make_room
-from calibayes.target import Target, evaluate, make_target
 
 STEPS = 5
 _OBSERVATIONS = 24
@@ -120,8 +120,8 @@ def moved(key: Any, kernel: Kernel, target: Target, eta: float, particles: Parti
     adaptation = kernel.init(covariance(particles.theta, particles.weights))
 
     def step(i: Any, particles: Particles) -> Particles:
-        keys = row_keys(jax.random.fold_in(key, i), target.n_rows)
-        return kernel.step(keys, target, jnp.full(target.n_rows, eta), particles, adaptation, False)[0]
+        keys = replicate_keys(jax.random.fold_in(key, i), target.n_replicates)
+        return kernel.step(keys, target, jnp.full(target.n_replicates, eta), particles, adaptation, False)[0]
 
     return jax.lax.fori_loop(0, STEPS, step, particles)
 

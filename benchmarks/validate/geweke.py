@@ -17,11 +17,11 @@ from scipy import stats
 
 import calibayes as cb
 from benchmarks.validate.models import MODELS, Model, stack
+from calibayes._backend.rng import replicate_keys
+from calibayes._backend.room import make_room
+from calibayes._core.particles import Particles, covariance
+from calibayes._core.target import Target, evaluate
 from calibayes.kernels import Kernel
-from calibayes.noise import row_keys
-from calibayes.particles import Particles, covariance
-from calibayes.room import make_room
-from calibayes.target import Target, evaluate
 
 CHAINS = 50
 STEPS = 30
@@ -55,7 +55,9 @@ def alternate(kernel: Kernel, model: Model, seed: int, steps: int = STEPS) -> np
     if not steps:
         return np.asarray(_first(evaluate(target, z)))
     x, counts = jnp.asarray(problem.x, float), jnp.asarray(problem.counts, float)
-    return np.asarray(_walk(row_keys(walk_key, steps), kernel, model, target, x, problem.y.reshape(-1), counts, z))
+    return np.asarray(
+        _walk(replicate_keys(walk_key, steps), kernel, model, target, x, problem.y.reshape(-1), counts, z)
+    )
 
 
 @eqx.filter_jit

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import stats
 
 import calibayes as cb
-from calibayes.room import make_room
+from calibayes._backend.room import make_room
 
 _SCALE = 8.0
 _CONSTANT = 3.0
@@ -45,11 +45,11 @@ def _raised(prediction: Any, y: Any) -> Any:
     return _quantile(prediction, y) + _CONSTANT
 
 
-def problem(n_rows: int, n: int = 50) -> Problem:
+def problem(n_replicates: int, n: int = 50) -> Problem:
     rng = np.random.default_rng(3)
     x = np.column_stack([np.ones(n), rng.normal(size=n), rng.exponential(size=n)])
     y = x @ [1.0, 0.5, -1.0] + rng.normal(size=n)
-    counts = rng.multinomial(n, np.full(n, 1 / n), size=n_rows).astype(float)
+    counts = rng.multinomial(n, np.full(n, 1 / n), size=n_replicates).astype(float)
     loc, scale = np.array([0.5, 0.5, -0.5]), np.array([0.5, 0.3, 1.0])
     return Problem(x, y, counts, loc, scale, cb.losses.Linear(_quantile))
 
@@ -104,8 +104,8 @@ def run(names: tuple[str, ...] = tuple(SAMPLERS), seeds: int = 4) -> list[dict[s
     found = []
     for name in names:
         make_room()
-        sampler, n_rows = SAMPLERS[name]
-        base = problem(n_rows)
+        sampler, n_replicates = SAMPLERS[name]
+        base = problem(n_replicates)
         told = {change: apply(base) for change, apply in {"as it is": lambda of: of, **CHANGES}.items()}
         etas = {change: [calibrated(of, sampler, seed) for seed in range(seeds)] for change, of in told.items()}
         variance = float(np.mean([np.var(own, ddof=1) for own in etas.values()]))

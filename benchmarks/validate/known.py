@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 import calibayes as cb
-from calibayes.room import make_room
+from calibayes._backend.room import make_room
 
 OBSERVATIONS = 60
 LEVELS = (0.95, 0.8)
@@ -58,11 +58,11 @@ REGIONS: dict[str, Any] = {
 MODEL = cb.GibbsModel(_loss, cb.priors.Normal(scale=100.0), dim=2)
 
 
-def problem(n_rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def problem(n_replicates: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Data that are more spread out in one direction, and counts."""
     rng = np.random.default_rng(seed)
     y = rng.normal(size=(OBSERVATIONS, 2)) @ np.array([[0.9, 0.4], [0.0, 1.3]]) + 2
-    return y, rng.multinomial(OBSERVATIONS, np.full(OBSERVATIONS, 1 / OBSERVATIONS), size=n_rows)
+    return y, rng.multinomial(OBSERVATIONS, np.full(OBSERVATIONS, 1 / OBSERVATIONS), size=n_replicates)
 
 
 def coverage(y: np.ndarray, counts: np.ndarray, eta: float, region: str, level: float) -> float:
@@ -71,7 +71,7 @@ def coverage(y: np.ndarray, counts: np.ndarray, eta: float, region: str, level: 
     return float((EXACT[region]((eta * OBSERVATIONS) ** 0.5 * away) <= level).mean())
 
 
-def allowed(n_rows: int, level: float) -> float:
+def allowed(n_replicates: int, level: float) -> float:
     """Four errors of coverage that come from the particles.
 
     A level near the one asked for has an error e on each row, which rows of the same population share: e / sqrt(20) in
@@ -79,12 +79,12 @@ def allowed(n_rows: int, level: float) -> float:
     """
     tail = (1 - level) / 2
     error = 2 * (tail * (1 - tail) / _COUNTING) ** 0.5
-    return 4 * (error**2 / _POPULATIONS + error / n_rows) ** 0.5
+    return 4 * (error**2 / _POPULATIONS + error / n_replicates) ** 0.5
 
 
-def run(n_rows: int = 1000, regions: tuple[str, ...] = tuple(REGIONS)) -> list[dict[str, Any]]:
+def run(n_replicates: int = 1000, regions: tuple[str, ...] = tuple(REGIONS)) -> list[dict[str, Any]]:
     """Each region calibrated on the same rows; what the closed form says of the learning rate that was found."""
-    y, counts = problem(n_rows)
+    y, counts = problem(n_replicates)
     result = cb.calibrate(MODEL, y, bootstrap=counts, sampler="transport", seed=1, progress=False)
     found = []
     for name in regions:
@@ -92,7 +92,7 @@ def run(n_rows: int = 1000, regions: tuple[str, ...] = tuple(REGIONS)) -> list[d
         for level in LEVELS:
             at = result.at(level, REGIONS[name])
             exact = coverage(y, counts, at.eta, name, level)
-            limit = allowed(n_rows, level)
+            limit = allowed(n_replicates, level)
             line = {"region": name, "level": level, "eta": at.eta, "coverage": exact, "allowed": limit}
             found.append(line | {"passed": bool(at.converged and abs(exact - level) < limit)})
             print(name, level, f"eta {at.eta:.4f}, exact coverage {exact:.4f}, allowed {limit:.4f}", flush=True)

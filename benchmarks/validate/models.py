@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import calibayes as cb
-from calibayes.target import Target, make_target
+from calibayes._core.target import Target, make_target
 
 _TRIES = 512
 
@@ -84,7 +84,7 @@ def stack(model: Model, seed: int, n_sets: int, n: int) -> Stack:
     blocks = np.einsum("ij,jn->ijn", np.eye(n_sets), counts).reshape(n_sets, n_sets * n)
     flat = (x.reshape(n_sets * n, -1), np.asarray(y, np.float64).reshape(-1))
     target = make_target(model.gibbs, flat, blocks, model.dim)
-    return Stack(target.rows(jnp.arange(1, n_sets + 1)), theta, x, y, counts)
+    return Stack(target.select(jnp.arange(1, n_sets + 1)), theta, x, y, counts)
 
 
 def joint(model: Model, key: Any, x: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from studies.store import Store
+from studies.tables import NAMES, Table, cells
 
 from benchmarks.validate import stored
 from benchmarks.validate.exact import STEPS as EXACT_STEPS
 from benchmarks.validate.geweke import STEPS as GEWEKE_STEPS
 from benchmarks.validate.sbc import DRAWS
-from calibayes.studies.store import Store
-from calibayes.studies.tables import NAMES, Table, cells
 
 BEGIN, END = "<!-- validation: begin -->", "<!-- validation: end -->"
 Lines = Sequence[dict[str, Any]]

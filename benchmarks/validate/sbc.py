@@ -13,11 +13,11 @@ from scipy import stats
 
 import calibayes as cb
 from benchmarks.validate.models import MODELS, Model, stack
+from calibayes._backend.room import make_room
+from calibayes._core.particles import Particles
+from calibayes._core.target import Target, evaluate, make_target
 from calibayes.bootstrap import Multinomial
-from calibayes.particles import Particles
-from calibayes.room import make_room
 from calibayes.samplers import Sampler
-from calibayes.target import Target, evaluate, make_target
 
 DRAWS = 99
 BINS = 10
@@ -53,10 +53,10 @@ def ranks_of(seed: int, particles: Particles, truth: Particles, thin: bool) -> n
     rng = np.random.default_rng(seed)
     values = np.concatenate([particles.theta, particles.risk[None]])
     at = np.concatenate([truth.theta, truth.risk[None]])
-    n_rows, size = particles.risk.shape
-    found = np.empty((n_rows, len(values)), int)
+    n_replicates, size = particles.risk.shape
+    found = np.empty((n_replicates, len(values)), int)
     weights = np.asarray(particles.weights, np.float64)
-    for b in range(n_rows):
+    for b in range(n_replicates):
         evenly = (np.arange(1, DRAWS + 1) * size) // DRAWS - 1
         picked = evenly if thin else rng.choice(size, DRAWS, p=weights[b] / weights[b].sum())
         # Among draws that are equal to it, as losses of zero are, the truth has any place.
@@ -74,7 +74,7 @@ def side_by_side(name: str, sampler: Sampler, model: Model, n_sets: int, thin: b
         keys = jax.random.split(jax.random.key(own + 500), 2)
         first = model.eta if thin else 0.5 * model.eta
         sampler.check(problem.target)
-        start = sampler.begin(keys[0], problem.target, first, None)
+        start = sampler.draw_initial(keys[0], problem.target, first, None)
         state = sampler.init(keys[1], start.target, start, first)
         if not thin:
             state = sampler.move(start.target, state, model.eta, lambda _: None)
@@ -92,11 +92,11 @@ def one_by_one(name: str, sampler: Sampler, model: Model, n_sets: int, seed: int
         keys = jax.random.split(jax.random.key(own + 500), 3)
         others = np.asarray(Multinomial(_ROWS - 1).counts(keys[2], 2 * OBSERVATIONS))
         target = make_target(model.gibbs, data, np.concatenate([problem.counts, others]), model.dim)
-        start = sampler.begin(keys[0], target, None, None)
+        start = sampler.draw_initial(keys[0], target, None, None)
         state = sampler.init(keys[1], start.target, start, model.eta)
-        state = sampler.mend(start.target, state, lambda _: None)
-        row = start.target.row(1)
-        found.append(ranks_of(own, state.particles.row(1), _truth(row, problem.theta), thin=False))
+        state = sampler.refine(start.target, state, lambda _: None)
+        row = start.target.replicate(1)
+        found.append(ranks_of(own, state.particles.replicate(1), _truth(row, problem.theta), thin=False))
     return Ranks(name, model.name, np.concatenate(found))
 
 

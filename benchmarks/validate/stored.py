@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from calibayes.studies.runner import machine
+from studies.runner import machine
 
 PACKAGES = ("calibayes", "jax", "numpy", "equinox", "scipy")
 LIMIT = 0.01

@@ -9,23 +9,23 @@ from calibayes import losses as losses
 from calibayes import plots as plots
 from calibayes import priors as priors
 from calibayes import regions as regions
+from calibayes._backend.devices import mesh as mesh
+from calibayes._backend.distributed import ClusterError as ClusterError
+from calibayes._backend.warnings import CalibrationWarning as CalibrationWarning
+from calibayes._backend.warnings import CheckpointError as CheckpointError
+from calibayes._backend.warnings import LongRunWarning as LongRunWarning
+from calibayes._backend.warnings import NotConvergedWarning as NotConvergedWarning
 from calibayes.calibrate import calibrate as calibrate
 from calibayes.calibrate import gpc_mcmc as gpc_mcmc
 from calibayes.calibrate import gpc_smc as gpc_smc
-from calibayes.checks import CalibrationWarning as CalibrationWarning
-from calibayes.checks import LongRunWarning as LongRunWarning
-from calibayes.checks import NotConvergedWarning as NotConvergedWarning
-from calibayes.cluster import ClusterError as ClusterError
-from calibayes.devices import mesh as mesh
-from calibayes.export import load as load
+from calibayes.io import load as load
 from calibayes.model import GibbsModel as GibbsModel
 from calibayes.result import Coverage as Coverage
 from calibayes.result import Result as Result
 from calibayes.samplers import MCMC as MCMC
 from calibayes.samplers import SMC as SMC
 from calibayes.samplers import Transport as Transport
-from calibayes.search import Bracket as Bracket
-from calibayes.search import RobbinsMonro as RobbinsMonro
-from calibayes.treefile import CheckpointError as CheckpointError
+from calibayes.solve.search import Bracket as Bracket
+from calibayes.solve.search import RobbinsMonro as RobbinsMonro
 
 __version__ = "0.1.0.dev0"

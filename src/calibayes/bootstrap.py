@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
-from calibayes.counts import Poissons, poisson_counts
-from calibayes.noise import row_keys
+from calibayes._backend.rng import replicate_keys
+from calibayes._core.counts import Poissons, poisson_counts
 
 MANY = 2**27
 """Counts that are still stored, whichever bootstrap they are of."""
@@ -24,10 +24,10 @@ MANY = 2**27
 class Bootstrap(eqx.Module):
     """B rows of counts of N observations, each with expectation one unless a bootstrap draws fewer than N."""
 
-    n_rows: int = eqx.field(static=True)
+    n_replicates: int = eqx.field(static=True)
 
     @abstractmethod
-    def row(self, key: PRNGKeyArray, n: int) -> Float[Array, " N"]:
+    def replicate(self, key: PRNGKeyArray, n: int) -> Float[Array, " N"]:
         """One row of counts."""
 
     def check(self, n: int) -> None:
@@ -35,7 +35,7 @@ class Bootstrap(eqx.Module):
 
     def counts(self, key: PRNGKeyArray, n: int) -> Float[Array, "B N"]:
         self.check(n)
-        return _draw(self, row_keys(key, self.n_rows), n)
+        return _draw(self, replicate_keys(key, self.n_replicates), n)
 
 
 def drawn(
@@ -44,8 +44,8 @@ def drawn(
     """Rows of counts; or, if they are many and need not be stored, what to draw them from."""
     if not isinstance(rows, Bootstrap):
         return rows
-    if isinstance(rows, Poisson) and rows.n_rows * n > MANY:
-        return Poissons(key, rows.n_rows, n)
+    if isinstance(rows, Poisson) and rows.n_replicates * n > MANY:
+        return Poissons(key, rows.n_replicates, n)
     return np.asarray(rows.counts(key, n))
 
 
@@ -71,7 +71,7 @@ class Multinomial(Bootstrap):
         if not isinstance(self.rate, Real) or not 0 < self.rate <= 0.5:
             raise ValueError(f"rate must be above 0 and at most 1/2, the exponent of n^-rate; got {self.rate!r}.")
 
-    def row(self, key, n):
+    def replicate(self, key, n):
         size = n if self.size is None else self.size
         drawn = _tally(jax.random.randint(key, (size,), 0, n), n)
         return drawn * (n / size) ** (1 - 2 * self.rate)
@@ -80,7 +80,7 @@ class Multinomial(Bootstrap):
 class Bayesian(Bootstrap):
     """Rubin's: Dirichlet weights, so that no observation is ever left out."""
 
-    def row(self, key, n):
+    def replicate(self, key, n):
         weights = jax.random.exponential(key, (n,))
         return weights * (n / weights.sum())
 
@@ -92,7 +92,7 @@ class Poisson(Bootstrap):
     the one for large data.
     """
 
-    def row(self, key, n):
+    def replicate(self, key, n):
         return poisson_counts(key[None], jnp.asarray(0), n + n % 2)[:n, 0]
 
 
@@ -113,7 +113,7 @@ class Block(Bootstrap):
         if not (whole and 1 <= self.length <= n):
             raise ValueError(f"length of a block must be between 1 and N = {n}; got {self.length!r}.")
 
-    def row(self, key, n):
+    def replicate(self, key, n):
         n_blocks = -(-n // self.length)
         n_starts = n if self.circular else n - self.length + 1
         starts = jax.random.randint(key, (n_blocks,), 0, n_starts)
@@ -138,7 +138,7 @@ class Cluster(Bootstrap):
     groups: Int[Array, " N"]
     n_groups: int = eqx.field(static=True)
 
-    def __init__(self, n_rows: int, groups: Any):
+    def __init__(self, n_replicates: int, groups: Any):
         labels = np.asarray(groups)
         try:
             names, indices = np.unique(labels, return_inverse=True)
@@ -146,7 +146,11 @@ class Cluster(Bootstrap):
             raise TypeError("groups must be labels of one kind, with none missing.") from None
         if labels.dtype.kind == "f" and np.isnan(labels).any():
             raise ValueError(f"groups must have a label for every observation; {np.isnan(labels).sum()} are NaN.")
-        self.n_rows, self.groups, self.n_groups = n_rows, jax.device_put(indices.astype(np.int32)), len(names)
+        self.n_replicates, self.groups, self.n_groups = (
+            n_replicates,
+            jax.device_put(indices.astype(np.int32)),
+            len(names),
+        )
 
     def check(self, n):
         if self.groups.shape != (n,):
@@ -154,14 +158,14 @@ class Cluster(Bootstrap):
         if self.n_groups < 2:
             raise ValueError("groups must name at least two clusters; got one.")
 
-    def row(self, key, n):  # noqa: ARG002
+    def replicate(self, key, n):  # noqa: ARG002
         drawn = _tally(jax.random.randint(key, (self.n_groups,), 0, self.n_groups), self.n_groups)
         return drawn[self.groups]
 
 
 @eqx.filter_jit
 def _draw(bootstrap: Bootstrap, keys: Key[Array, " B"], n: int) -> Float[Array, "B N"]:
-    return jax.lax.map(lambda key: bootstrap.row(key, n), keys)
+    return jax.lax.map(lambda key: bootstrap.replicate(key, n), keys)
 
 
 def _tally(indices: Int[Array, " J"], n: int) -> Float[Array, " N"]:

@@ -9,11 +9,12 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from calibayes import seek
-from calibayes.bootstrap import Bootstrap, drawn
-from calibayes.calibration import Calibration, Problem
-from calibayes.checkpoint import Checkpoint, Journal, check_path, fingerprint
-from calibayes.checks import (
+from calibayes._backend.arguments import display
+from calibayes._backend.distributed import agree, guarded
+from calibayes._backend.rng import split_key
+from calibayes._backend.room import make_room
+from calibayes._core.target import make_target
+from calibayes._validate.checks import (
     as_key,
     check_counts,
     check_data,
@@ -23,20 +24,19 @@ from calibayes.checks import (
     check_numbers,
     check_start,
 )
-from calibayes.cluster import agree, guarded
-from calibayes.fallback import make_sure
-from calibayes.given import shown
+from calibayes.bootstrap import Bootstrap, drawn
 from calibayes.kernels import Kernel
-from calibayes.loop import Loop
 from calibayes.model import GibbsModel
-from calibayes.noise import parted
 from calibayes.progress import LiveLine
 from calibayes.regions import Region, as_region
+from calibayes.requery import Calibration, Problem
 from calibayes.result import Result
-from calibayes.room import make_room
 from calibayes.samplers import MCMC, SMC, Sampler, Transport
-from calibayes.search import Bracket, RobbinsMonro, Search
-from calibayes.target import make_target
+from calibayes.solve import seek
+from calibayes.solve.checkpoint import Checkpoint, Journal, check_path, fingerprint
+from calibayes.solve.fallback import make_sure
+from calibayes.solve.loop import Loop
+from calibayes.solve.search import Bracket, RobbinsMonro, Search
 
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "auto": lambda: Transport(audit=True),
@@ -108,14 +108,14 @@ def calibrate(
     sampler = _as_sampler(sampler)
     size = sampler.size(observations.dim)
     rows = check_counts(bootstrap, observations.n, _ROWS if isinstance(sampler, Transport) else _PAPER_ROWS)
-    n_rows = rows.n_rows if isinstance(rows, Bootstrap) else len(rows)
-    check_draws(size, observations.dim, n_rows)
+    n_replicates = rows.n_replicates if isinstance(rows, Bootstrap) else len(rows)
+    check_draws(size, observations.dim, n_replicates)
     check_estimate(estimate)
     if search is None:
         search = Bracket() if isinstance(sampler, Transport) else RobbinsMonro()
     if not isinstance(search, Search):
-        raise TypeError(f"search must be a Bracket(...) or a RobbinsMonro(...); got {shown(search)}.")
-    check_numbers(level, tolerance, eta_init, max_iterations, n_rows, not isinstance(search, Bracket))
+        raise TypeError(f"search must be a Bracket(...) or a RobbinsMonro(...); got {display(search)}.")
+    check_numbers(level, tolerance, eta_init, max_iterations, n_replicates, not isinstance(search, Bracket))
     level, tolerance, max_iterations = float(level), float(tolerance), int(max_iterations)
     region = as_region(region)
     region.check(observations.dim)
@@ -209,8 +209,8 @@ def _paper(options: dict[str, Any], sampler: Sampler) -> dict[str, Any]:
 @jax.jit
 def _keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:
     """For the rows, the check of the start, the search and the draws that are reported."""
-    row_key, check_key, run_key = parted(key, 3)
-    return row_key, check_key, *parted(run_key)
+    row_key, check_key, run_key = split_key(key, 3)
+    return row_key, check_key, *split_key(run_key)
 
 
 def _as_sampler(sampler: str | Sampler) -> Sampler:
@@ -219,6 +219,6 @@ def _as_sampler(sampler: str | Sampler) -> Sampler:
     if not isinstance(sampler, str) or sampler not in SAMPLERS:
         raise ValueError(
             f"sampler must be one of {', '.join(SAMPLERS)}, or a Transport(...), SMC(...) or MCMC(...); "
-            f"got {shown(sampler)}."
+            f"got {display(sampler)}."
         )
     return SAMPLERS[sampler]()

@@ -1,7 +1,7 @@
 """From columns as people have them to a linear model that samples well: an intercept, centred columns, a weak prior.
 
 Columns are centred, and of a location loss y is too, at its median: floats then have digits enough, whatever the units.
-That takes nothing away. What is reported (`calibayes.view`) is the line for the table as it was, its intercept where
+That takes nothing away. What is reported (`calibayes.reparametrize`) is the line for the table as it was, its intercept where
 every column is zero. A prior that is weak in every unit follows the spread of the columns and of y.
 """
 
@@ -18,8 +18,8 @@ from calibayes.losses import LinearLoss
 from calibayes.model import GibbsModel
 from calibayes.priors import Normal
 from calibayes.regions import Region, as_region
+from calibayes.reparametrize import Reparametrization
 from calibayes.result import Result
-from calibayes.view import View
 
 _WEAK = 10.0
 """Standard deviations of the prior, in units of y's spread for a column's spread of one."""
@@ -54,13 +54,13 @@ class Design:
         """What is taken off y, and put back into the intercept."""
         return float(np.median(y)) if self.intercept and loss.location else 0.0
 
-    def view(self, offset: float) -> View:
+    def view(self, offset: float) -> Reparametrization:
         """From what is sampled to what is reported."""
         matrix = np.eye(len(self.means) + self.intercept)
         shift = np.zeros(len(matrix))
         if self.intercept:
             matrix[0, 1:], shift[0] = -self.means, offset
-        return View(matrix, shift)
+        return Reparametrization(matrix, shift)
 
     def names(self, columns: Sequence[str]) -> list[str]:
         return ["intercept", *columns] if self.intercept else list(columns)

@@ -7,7 +7,6 @@ engine; any other function of `(theta, datum)` is a `Generic` loss.
 Parameters of a loss (tau, delta) are arrays in its pytree: another value does not recompile.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -15,38 +14,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
-from calibayes.functions import Numbers, static
-from calibayes.given import parameters, scalar
-
-
-class LinearLoss(eqx.Module):
-    """A loss `rho(prediction, y)` of a linear prediction `x @ theta`."""
-
-    location: ClassVar[bool] = False
-    """Whether rho depends on `y - prediction` alone, so that data can be centred."""
-    margin: ClassVar[bool] = False
-    """Whether y is a label, -1 or 1."""
-    finite: ClassVar[bool] = True
-    """Whether rho is finite wherever the prediction is."""
-    convex: ClassVar[bool] = False
-    """Whether rho is convex in the prediction. Said by the class that defines rho, of this rho alone."""
-
-    @abstractmethod
-    def rho(self, prediction: Float[Array, "..."], y: Float[Array, ""]) -> Float[Array, "..."]:
-        """The loss at every prediction for one observation's y."""
-
-    def parts(self) -> tuple[Callable[..., Array], Float[Array, ""] | None]:
-        """A function `bent(prediction, y)` and a number `tilt`, which give rho as `bent + tilt * (prediction - y)`.
-
-        Where bent takes fewer operations than rho; what is linear can be summed over observations before it meets a
-        particle. No tilt, if there is nothing to gain.
-        """
-        return self.rho, None
-
-    def check(self, y: np.ndarray) -> None:
-        """Raise if `y` is nothing this loss can be asked about."""
+from calibayes._backend.arguments import parameters, scalar
+from calibayes._backend.functions import Numbers, static
+from calibayes._core.loss import Generic as Generic
+from calibayes._core.loss import LinearLoss as LinearLoss
 
 
 class _Location(LinearLoss):
@@ -127,9 +100,9 @@ class _Margin(LinearLoss):
     def check(self, y):
         values = np.unique(y)
         if not np.isin(values, (-1, 1)).all():
-            shown = ", ".join(f"{v:g}" for v in values[:5]) + (", ..." if values.size > 5 else "")
+            display = ", ".join(f"{v:g}" for v in values[:5]) + (", ..." if values.size > 5 else "")
             way_out = "Use 2 * y - 1." if np.isin(values, (0, 1)).all() else "Recode the two classes."
-            raise ValueError(f"y must be -1 or 1 for {type(self).__name__}; got {shown}. {way_out}")
+            raise ValueError(f"y must be -1 or 1 for {type(self).__name__}; got {display}. {way_out}")
 
 
 class Hinge(_Margin):
@@ -158,17 +131,6 @@ class Linear(LinearLoss):
 
     def rho(self, prediction, y):
         return jnp.vectorize(self.fn)(prediction, y)
-
-
-class Generic(eqx.Module):
-    """Any loss `fn(theta, datum) -> scalar` of one observation."""
-
-    fn: Callable[..., Any] = eqx.field(converter=static)
-    sign: int = eqx.field(static=True, default=1)
-    """-1 where `fn` is a log-likelihood, whose negative is the loss."""
-
-    def __call__(self, theta: Float[Array, " K"], datum: PyTree[Array]) -> Float[Array, ""]:
-        return self.sign * self.fn(theta, datum)
 
 
 def _require_fraction(name: str, value: Float[Array, ""]) -> None:

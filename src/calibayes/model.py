@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 
-from calibayes.given import integer
+from calibayes._backend.arguments import integer
 from calibayes.losses import Generic, LinearLoss
 from calibayes.priors import as_prior
 

@@ -3,7 +3,7 @@
 A prior is anything with `log_prob(theta) -> scalar`, summed over the parameters of `theta` (K,), and
 `sample(key, shape)`, where `shape` ends in K. Parameters of the priors here are scalars or one value per
 parameter. NumPyro's distributions are adapted by `as_prior`. A prior that is zero beyond some bounds says so by a
-property `bounds`, `(low, high)`; see `calibayes.coordinates`.
+property `bounds`, `(low, high)`; see `calibayes._core.coordinates`.
 """
 
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -15,8 +15,8 @@ import numpy as np
 from jax.scipy import stats
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from calibayes.functions import Numbers
-from calibayes.given import parameters
+from calibayes._backend.arguments import parameters
+from calibayes._backend.functions import Numbers
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from calibayes.cluster import leads
+from calibayes._backend.distributed import leads
 
 
 class LiveLine:

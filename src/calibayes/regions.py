@@ -22,10 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from calibayes.factors import lower_inverse
-from calibayes.functions import Numbers, static
-from calibayes.given import integer, parameters, shown
-from calibayes.particles import covariance, factor, mean, quantile, share_below, transform
+from calibayes._backend.arguments import display, integer, parameters
+from calibayes._backend.functions import Numbers, static
+from calibayes._backend.jit import jit
+from calibayes._backend.linalg import lower_inverse
+from calibayes._core.particles import Particles, covariance, factor, mean, quantile, share_below, transform
+from calibayes._core.target import Target, log_density
 
 
 class Cloud(eqx.Module):
@@ -193,7 +195,7 @@ def as_region(region: str | Region) -> Region:
     if not isinstance(region, str) or region not in REGIONS:
         raise ValueError(
             f"region must be one of {', '.join(REGIONS)}, or calibayes.regions.Interval(k), Linear(vector) or "
-            f"Functional(fn); got {shown(region)}."
+            f"Functional(fn); got {display(region)}."
         )
     return REGIONS[region]()
 
@@ -226,3 +228,28 @@ def _mass_within(shape: Cloud, ranked: Cloud, point: Point) -> Float[Array, " B"
 
     at_point = distance(jnp.broadcast_to(point.theta[:, None, None], (*centre.shape, 1)))
     return jnp.where(distance(ranked.theta) < at_point, ranked.weights, 0.0).sum(-1)
+
+
+@jit
+def critical_levels(
+    target: Target, particles: Particles, eta: Float[Array, ""], region: Region, point: Float[Array, " K"]
+) -> Float[Array, " B"]:
+    """The critical level of the point on every row; NaN where no particle has any weight."""
+    density = densities_at(target, eta[None], point[None])[0]
+    drawn = target.constrained(particles)
+    return levels_at(drawn, drawn.weights, eta, region, Point(point, density))
+
+
+def levels_at(
+    drawn: Particles, weights: Float[Array, "B M"], eta: Float[Array, ""], region: Region, point: Point
+) -> Float[Array, " B"]:
+    cloud = Cloud(drawn.theta, weights, log_density(drawn, jnp.full(len(weights), eta)))
+    levels = region.critical_level(cloud, point)
+    return jnp.where((weights > 0).any(-1), levels, jnp.nan)
+
+
+def densities_at(target: Target, etas: Float[Array, " G"], points: Float[Array, "G K"]) -> Float[Array, "G B"]:
+    """Of points on every row, each at its learning rate; all in one pass over the observations."""
+    at = jnp.broadcast_to(points.T[:, None], (target.dim, target.n_replicates, len(points)))
+    density = -etas[None] * target.risk(at) + target.log_prior(at)
+    return jnp.where(jnp.isnan(density), -jnp.inf, density).T

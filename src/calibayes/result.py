@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from calibayes.curve import Coverage as Coverage
-from calibayes.curve import Curve
+from calibayes._core.curve import Coverage as Coverage
+from calibayes._core.curve import Curve
 from calibayes.model import GibbsModel
 from calibayes.regions import Region
 
@@ -30,7 +30,7 @@ class Record:
     ess: float
     """Median over rows of the effective number of particles (for chains, of draws)."""
     ess_min: float
-    rungs: int
+    steps: int
     acceptance: float
     seconds: float
     """Since the calibration began, compilation included."""
@@ -91,7 +91,7 @@ class Result:
     """The point the sets were asked to cover."""
     level: float
     names: list[str]
-    repaired_rows: Int[np.ndarray, " R"]
+    repaired_replicates: Int[np.ndarray, " R"]
     """Bootstrap rows, counted from 0, whose weights had failed and which were sampled instead."""
     region: Region = field(repr=False)
     settings: dict[str, Any] = field(repr=False)
@@ -197,13 +197,13 @@ class Result:
 
         The learning rate and all else that is one number or a word is in the attributes of the posterior.
         """
-        from calibayes.export import to_datatree
+        from calibayes.io import to_datatree
 
         return to_datatree(self)
 
     def save(self, path: str | Path) -> Path:
         """Write it as NetCDF (`.nc`), to be read by `calibayes.load` or by ArviZ."""
-        from calibayes.export import save
+        from calibayes.io import save
 
         return save(self, path)
 

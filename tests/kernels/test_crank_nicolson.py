@@ -8,10 +8,10 @@ import pytest
 from scipy import stats
 
 import calibayes as cb
+from calibayes._backend.rng import replicate_keys
+from calibayes._core.particles import covariance, ess, reweight
+from calibayes._core.target import evaluate, make_target
 from calibayes.kernels import RWMH, CrankNicolson
-from calibayes.noise import row_keys
-from calibayes.particles import covariance, ess, reweight
-from calibayes.target import evaluate, make_target
 from targets import gamma_draws, gamma_target, log_gamma_moments
 
 ROWS, M = 3, 8000
@@ -25,11 +25,11 @@ def run(key, target, eta, particles, kernel, adaptation, n_steps, adapt):
 
     def body(i, carry):
         particles, adaptation, acceptance = carry
-        keys = row_keys(jax.random.fold_in(key, i), target.n_rows)
+        keys = replicate_keys(jax.random.fold_in(key, i), target.n_replicates)
         particles, adaptation, info = kernel.step(keys, target, eta, particles, adaptation, adapt)
         return particles, adaptation, acceptance + info.acceptance / n_steps
 
-    return jax.lax.fori_loop(0, n_steps, body, (particles, adaptation, jnp.zeros(target.n_rows)))
+    return jax.lax.fori_loop(0, n_steps, body, (particles, adaptation, jnp.zeros(target.n_replicates)))
 
 
 def start(kernel, particles):
@@ -157,11 +157,11 @@ def test_particles_in_heavy_tails_are_let_go(key):
 def test_row_moves_alone_as_among_others(skewed, key):
     target, particles, _ = skewed
     kernel = CrankNicolson()
-    keys, eta = row_keys(key, ROWS), jnp.asarray(ETA, float)
+    keys, eta = replicate_keys(key, ROWS), jnp.asarray(ETA, float)
     step = eqx.filter_jit(kernel.step)
     many, *_ = step(keys, target, eta, particles, start(kernel, particles), True)
-    row = particles.row(2)
-    one, *_ = step(keys[2:], target.row(2), eta[2:], row, start(kernel, row), True)
+    row = particles.replicate(2)
+    one, *_ = step(keys[2:], target.replicate(2), eta[2:], row, start(kernel, row), True)
     np.testing.assert_allclose(many.theta[:, 2], one.theta[:, 0], rtol=1e-4, atol=1e-5)
 
 
@@ -173,7 +173,7 @@ def test_losses_that_are_no_numbers_are_rejected_and_counted(key):
     particles = evaluate(target, jnp.asarray(np.linspace(-1, 0.4, 600).reshape(1, 2, 300), float))
     kernel = CrankNicolson()
     moved, _, info = eqx.filter_jit(kernel.step)(
-        row_keys(key, 2), target, jnp.ones(2), particles, start(kernel, particles), True
+        replicate_keys(key, 2), target, jnp.ones(2), particles, start(kernel, particles), True
     )
     assert (moved.theta <= 0.5).all()
     assert np.isfinite(moved.risk).all()

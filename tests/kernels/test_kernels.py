@@ -11,12 +11,12 @@ import pytest
 from scipy import stats
 
 import calibayes as cb
+from calibayes._backend.rng import replicate_keys
+from calibayes._core.particles import covariance
+from calibayes._core.target import evaluate, make_target
 from calibayes.kernels import RAM, RWMH, PolsonScott
 from calibayes.kernels.polson_scott import inverse_gaussian
-from calibayes.noise import row_keys
-from calibayes.particles import covariance
-from calibayes.samplers.start import by_mcmc
-from calibayes.target import evaluate, make_target
+from calibayes.samplers.initial import rejuvenate_until_mixed
 from targets import gamma_draws, gamma_target, log_gamma_moments, svm_target
 
 
@@ -26,11 +26,11 @@ def run(key, target, eta, particles, kernel, adaptation, n_steps, adapt):
 
     def body(i, carry):
         particles, adaptation, acceptance = carry
-        keys = row_keys(jax.random.fold_in(key, i), target.n_rows)
+        keys = replicate_keys(jax.random.fold_in(key, i), target.n_replicates)
         particles, adaptation, info = kernel.step(keys, target, eta, particles, adaptation, adapt)
         return particles, adaptation, acceptance + info.acceptance / n_steps
 
-    return jax.lax.fori_loop(0, n_steps, body, (particles, adaptation, jnp.zeros(target.n_rows)))
+    return jax.lax.fori_loop(0, n_steps, body, (particles, adaptation, jnp.zeros(target.n_replicates)))
 
 
 def steps(key, target, eta, particles, kernel, n_steps, adapt):
@@ -57,7 +57,7 @@ def test_exact_draws_stay_exact(kernel, key):
 @pytest.mark.parametrize("kernel", [RWMH(), RAM()], ids=lambda k: type(k).__name__)
 def test_adaptation_reaches_its_acceptance_rate(kernel, key):
     """From a start far too wide on one row and too narrow on the other: the update's sign is tested."""
-    target, total, weighted = gamma_target(n_rows=2)
+    target, total, weighted = gamma_target(n_replicates=2)
     theta = gamma_draws(np.random.default_rng(1), total, weighted, 500)
     particles, eta = evaluate(target, theta), jnp.ones(2)
     if isinstance(kernel, RWMH):
@@ -74,7 +74,7 @@ def test_adaptation_reaches_its_acceptance_rate(kernel, key):
 
 def test_rwmh_as_printed_loses_its_scale(key):
     """The printed sign drives the scale away from the target acceptance rate instead of towards it."""
-    target, total, weighted = gamma_target(n_rows=2)
+    target, total, weighted = gamma_target(n_replicates=2)
     particles = evaluate(target, gamma_draws(np.random.default_rng(1), total, weighted, 500))
     _, adaptation, _ = steps(key, target, jnp.ones(2), particles, RWMH(as_printed=True), 300, True)
     _, right, _ = steps(key, target, jnp.ones(2), particles, RWMH(), 300, True)
@@ -104,7 +104,7 @@ def test_polson_scott_agrees_with_random_walk(eta, key):
     target = svm_target()
     n_chains, n_sweeps = 150, 60
     start = 0.3 * jax.random.normal(key, (8, 3, 1000))
-    walk, forgot = by_mcmc(key, target, evaluate(target, start), eta)
+    walk, forgot = rejuvenate_until_mixed(key, target, evaluate(target, start), eta)
     assert forgot.all()
     gibbs, _, _ = steps(
         key,
@@ -147,16 +147,16 @@ def test_inverse_gaussian_limit_of_infinite_mean(key):
 
 def test_random_numbers_of_a_row_do_not_depend_on_other_rows(key):
     """Row b moves the same way alone as among others."""
-    target, total, weighted = gamma_target(n_rows=3)
+    target, total, weighted = gamma_target(n_replicates=3)
     theta = gamma_draws(np.random.default_rng(1), total, weighted, 200)
     together = evaluate(target, theta)
-    keys = row_keys(key, 3)
+    keys = replicate_keys(key, 3)
     kernel = RWMH()
     step = eqx.filter_jit(kernel.step)
     many, *_ = step(keys, target, jnp.ones(3), together, kernel.init(covariance(theta, together.weights)), True)
-    alone = evaluate(target.row(2), theta[:, 2:])
+    alone = evaluate(target.replicate(2), theta[:, 2:])
     one, *_ = step(
-        keys[2:], target.row(2), jnp.ones(1), alone, kernel.init(covariance(alone.theta, alone.weights)), True
+        keys[2:], target.replicate(2), jnp.ones(1), alone, kernel.init(covariance(alone.theta, alone.weights)), True
     )
     np.testing.assert_allclose(many.theta[:, 2], one.theta[:, 0], rtol=1e-5)
 
@@ -171,7 +171,7 @@ def test_nan_proposals_are_rejected_and_counted(key):
     assert (moved.theta <= 0.5).all()
     assert jnp.isfinite(moved.risk).all()
     _, _, info = RWMH().step(
-        row_keys(key, 2),
+        replicate_keys(key, 2),
         target,
         jnp.ones(2),
         particles,

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes.functions import as_float
-from calibayes.particles import Particles, ess
+from calibayes._backend.functions import as_float
+from calibayes._core.particles import Particles, ess
+from calibayes._core.target import Target, evaluate, make_target
 from calibayes.samplers import maps as maps_module
-from calibayes.samplers.maps import Base, Maps, refit, weigh
-from calibayes.samplers.start import CREW
-from calibayes.target import Target, evaluate, make_target
+from calibayes.samplers.initial import N_POPULATIONS
+from calibayes.samplers.transport.maps import Base, Maps, refit, weigh
 from targets import gamma_draws, gamma_target, log_gamma_moments
 
 ROWS = 45
@@ -53,11 +53,11 @@ def least_squares(dim, n, size, eta=1.0, scale=50.0):
     precision = eta * np.einsum("bn,nk,nj->bkj", rows, x, x) + np.eye(dim) / scale**2
     means = np.linalg.solve(precision, eta * np.einsum("bn,nk->bk", rows * y, x)[..., None])[..., 0]
     roots = np.linalg.cholesky(np.linalg.inv(precision))
-    half = rng.normal(size=(CREW, dim, size // 2))
+    half = rng.normal(size=(N_POPULATIONS, dim, size // 2))
     u = np.concatenate([half, -half], -1)
     u = np.linalg.solve(np.linalg.cholesky(u @ u.transpose(0, 2, 1) / size), u)
     theta = jnp.asarray(np.moveaxis(means[0][:, None] + roots[0] @ u, 0, 1), float)
-    pool = evaluate(target.rows(jnp.zeros(CREW, int)), theta)
+    pool = evaluate(target.select(jnp.zeros(N_POPULATIONS, int)), theta)
     return Problem(target, pool, Base.of(pool, as_float(eta)), eta, means, roots)
 
 
@@ -110,9 +110,9 @@ def test_refits_end_at_the_rows_exact_posteriors(problem):
     spread = spread @ spread.transpose(0, 2, 1)
     error = np.sqrt(2 / (0.8 * size))
     wider = np.trace(spread.mean(0)) / dim
-    assert 1 - 4 * error / CREW**0.5 < wider < 2
+    assert 1 - 4 * error / N_POPULATIONS**0.5 < wider < 2
     assert np.abs(spread / wider - np.eye(dim)).max() < 5 * error
-    assert np.abs(spread.mean(0) / wider - np.eye(dim)).max() < 5 * error / CREW**0.5
+    assert np.abs(spread.mean(0) / wider - np.eye(dim)).max() < 5 * error / N_POPULATIONS**0.5
 
 
 def test_refit_moves_no_row_by_another(problem):
@@ -149,15 +149,15 @@ def test_populations_are_dealt_in_turn(problem):
     base = problem.base
     u, density = base.on_rows(ROWS)
     assert u.shape[1] == len(density) == ROWS
-    np.testing.assert_array_equal(u, base.u[:, np.arange(ROWS) % CREW])
-    np.testing.assert_array_equal(density, base.log_density[np.arange(ROWS) % CREW])
+    np.testing.assert_array_equal(u, base.u[:, np.arange(ROWS) % N_POPULATIONS])
+    np.testing.assert_array_equal(density, base.log_density[np.arange(ROWS) % N_POPULATIONS])
     turned = base.turned()
     next_u, next_density = turned.on_rows(ROWS)
-    np.testing.assert_array_equal(next_u, base.u[:, (np.arange(ROWS) + 1) % CREW])
-    np.testing.assert_array_equal(next_density, base.log_density[(np.arange(ROWS) + 1) % CREW])
+    np.testing.assert_array_equal(next_u, base.u[:, (np.arange(ROWS) + 1) % N_POPULATIONS])
+    np.testing.assert_array_equal(next_density, base.log_density[(np.arange(ROWS) + 1) % N_POPULATIONS])
     assert (np.abs(np.asarray(next_u) - np.asarray(u)).max((0, 2)) > 0.1).all()
     np.testing.assert_array_equal(turned.root, base.root)
-    for _ in range(CREW - 1):
+    for _ in range(N_POPULATIONS - 1):
         turned = turned.turned()
     np.testing.assert_array_equal(turned.u, base.u)
 
@@ -166,8 +166,8 @@ def test_base_is_whitened_population_by_population():
     """Each has mean zero and unit covariance; centre and root are of all together, their means' spread included."""
     problem = least_squares(*SHAPES["moments"])
     rng = np.random.default_rng(5)
-    theta = np.asarray(problem.pool.theta) + 0.1 * rng.normal(size=(2, CREW, 1))
-    moved = evaluate(problem.target.rows(jnp.zeros(CREW, int)), jnp.asarray(theta, float))
+    theta = np.asarray(problem.pool.theta) + 0.1 * rng.normal(size=(2, N_POPULATIONS, 1))
+    moved = evaluate(problem.target.select(jnp.zeros(N_POPULATIONS, int)), jnp.asarray(theta, float))
     base = Base.of(moved, as_float(2.5))
     np.testing.assert_allclose(base.u.mean(-1), 0, atol=1e-4)
     covariance = np.einsum("krm,jrm->rkj", base.u, base.u) / theta.shape[-1]
@@ -196,8 +196,8 @@ def test_weighted_particles_speak_for_a_skewed_posterior():
     size, eta, of_pool = 1000, 0.4, 0.3
     target, total, weighted = gamma_target(ROWS)
     rng = np.random.default_rng(2)
-    of_data = np.repeat(of_pool * total[:1], CREW), np.repeat(of_pool * weighted[:1], CREW)
-    pool = evaluate(target.rows(jnp.zeros(CREW, int)), gamma_draws(rng, *of_data, size))
+    of_data = np.repeat(of_pool * total[:1], N_POPULATIONS), np.repeat(of_pool * weighted[:1], N_POPULATIONS)
+    pool = evaluate(target.select(jnp.zeros(N_POPULATIONS, int)), gamma_draws(rng, *of_data, size))
     base = Base.of(pool, as_float(of_pool))
     mu, var, third = log_gamma_moments(eta * total, eta * weighted)
     sd = np.sqrt(var)
@@ -215,5 +215,5 @@ def test_weighted_particles_speak_for_a_skewed_posterior():
         error = np.sqrt((weights**2 * (value - got[:, None]) ** 2).sum(-1))
         z = (got - exact) / error
         assert np.abs(z).max() < 4.5, power
-        populations = np.array([z[p::CREW].mean() for p in range(CREW)])
-        assert abs(populations.mean()) < 4 * populations.std(ddof=1) / CREW**0.5, power
+        populations = np.array([z[p::N_POPULATIONS].mean() for p in range(N_POPULATIONS)])
+        assert abs(populations.mean()) < 4 * populations.std(ddof=1) / N_POPULATIONS**0.5, power

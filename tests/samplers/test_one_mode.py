@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes.functions import as_float
+from calibayes._backend.functions import as_float
+from calibayes._backend.rng import replicate_keys
+from calibayes._core.particles import uniform_log_weights
+from calibayes._core.target import evaluate, make_target
 from calibayes.losses import Generic
-from calibayes.noise import row_keys
-from calibayes.particles import uniform_log_weights
 from calibayes.samplers import one_mode, pool
-from calibayes.samplers.one_mode import (
+from calibayes.samplers.initial import N_POPULATIONS, InitialDraws, population_target, rejuvenate_until_mixed
+from calibayes.samplers.transport.importance import (
     NoFitError,
     drawn_by_weights,
     has_one_mode,
     matched_by_weights,
     moved_by_weights,
 )
-from calibayes.samplers.pool import make_pool, rough_draws
-from calibayes.samplers.start import CREW, Pilot, by_mcmc, crew_of
-from calibayes.target import evaluate, make_target
+from calibayes.samplers.transport.pool import make_pool, rough_draws
 
 N, K, M, ETA, PRIOR = 50, 3, 500, 0.7, 10.0
 MODEL = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=PRIOR))
@@ -113,9 +113,9 @@ def test_from_the_prior(problem, matched):
     """Of equal weight at the end; resampled from draws of which most count, so worth a third of their number."""
     target, x, y = problem
     particles, eta = matched
-    np.testing.assert_array_equal(particles.log_weights, uniform_log_weights((CREW, M)))
-    assert_normal(whitened(particles, x, y, eta), CREW * M / 3)
-    again = evaluate(crew_of(target), particles.theta)
+    np.testing.assert_array_equal(particles.log_weights, uniform_log_weights((N_POPULATIONS, M)))
+    assert_normal(whitened(particles, x, y, eta), N_POPULATIONS * M / 3)
+    again = evaluate(population_target(target), particles.theta)
     np.testing.assert_allclose(particles.risk, again.risk, rtol=1e-4, atol=1e-3)
 
 
@@ -147,9 +147,9 @@ def test_up_and_back(problem, key, rough):
 def rough(problem, key):
     target, x, y = problem
     mean, covariance = exact(x, y, ETA)
-    normal = np.random.default_rng(1).normal(size=(K, CREW * M))
+    normal = np.random.default_rng(1).normal(size=(K, N_POPULATIONS * M))
     theta = mean[:, None] + np.linalg.cholesky(covariance) @ normal
-    return evaluate(crew_of(target), jnp.asarray(theta.reshape(K, CREW, M), float))
+    return evaluate(population_target(target), jnp.asarray(theta.reshape(K, N_POPULATIONS, M), float))
 
 
 def test_draws(problem, rough):
@@ -158,11 +158,11 @@ def test_draws(problem, rough):
     drawn, (r_hat, size) = drawn_by_weights(jax.random.key(3), target, rough, ETA, M)
     assert 1 <= r_hat < 1.01
     # Right to a factor of 1 +- sqrt(2 / 19) each, and the smallest of four.
-    assert 0.25 * CREW * M < size <= CREW * M
-    assert drawn.theta.shape == (K, CREW, M)
-    np.testing.assert_array_equal(drawn.log_weights, uniform_log_weights((CREW, M)))
-    assert_normal(whitened(drawn, x, y, ETA), 0.8 * CREW * M)
-    assert len(np.unique(drawn.theta[0])) > 0.95 * CREW * M
+    assert 0.25 * N_POPULATIONS * M < size <= N_POPULATIONS * M
+    assert drawn.theta.shape == (K, N_POPULATIONS, M)
+    np.testing.assert_array_equal(drawn.log_weights, uniform_log_weights((N_POPULATIONS, M)))
+    assert_normal(whitened(drawn, x, y, ETA), 0.8 * N_POPULATIONS * M)
+    assert len(np.unique(drawn.theta[0])) > 0.95 * N_POPULATIONS * M
 
 
 def test_weights_are_those_of_a_t(problem, rough):
@@ -174,16 +174,18 @@ def test_weights_are_those_of_a_t(problem, rough):
     mean, covariance = exact(x, y, ETA)
     fit = one_mode._Fit(jnp.asarray(mean + 0.3 * covariance.diagonal() ** 0.5, float), None)
     fit = fit._replace(root=jnp.asarray(np.linalg.cholesky(1.5 * covariance), float))
-    weighted = one_mode._weighted(row_keys(jax.random.key(4), CREW), crew_of(target), fit, as_float(ETA), M)
+    weighted = one_mode._weighted(
+        replicate_keys(jax.random.key(4), N_POPULATIONS), population_target(target), fit, as_float(ETA), M
+    )
     u = whitened(weighted, x, y, ETA) - np.linalg.solve(
         np.linalg.cholesky(covariance), np.asarray(fit.centre) - mean
     ).reshape(K, 1)
-    assert np.abs((u**2).mean(1) / (1.5 * 8 / 6) - 1).max() < 4.5 * (3.5 / (CREW * M)) ** 0.5
+    assert np.abs((u**2).mean(1) / (1.5 * 8 / 6) - 1).max() < 4.5 * (3.5 / (N_POPULATIONS * M)) ** 0.5
     weights = np.exp(np.asarray(weighted.log_weights, np.float64)).ravel()
     assert weights.sum() == pytest.approx(1, rel=1e-4)
     size = 1 / (weights**2).sum()
     u = whitened(weighted, x, y, ETA)
-    assert size > 0.4 * CREW * M
+    assert size > 0.4 * N_POPULATIONS * M
     # A weighted mean is no better than its effective size says, and hardly worse where tails weigh less: 1.25.
     assert np.abs(u @ weights).max() < 1.25 * 4.5 / size**0.5
     assert np.abs((u * weights) @ u.T - np.eye(K)).max() < 1.25 * 4.5 * (2 / size) ** 0.5
@@ -191,7 +193,7 @@ def test_weights_are_those_of_a_t(problem, rough):
 
 def moved_away(target, rough):
     theta = rough.theta + 30 * np.asarray(rough.theta).std()
-    return evaluate(crew_of(target), theta)
+    return evaluate(population_target(target), theta)
 
 
 def test_a_fit_that_fails_is_told(problem, rough):
@@ -204,10 +206,12 @@ def test_a_pool_gives_way_to_chains(problem, rough, monkeypatch):
     """Which find back from anywhere."""
     target, x, y = problem
     asked = []
-    monkeypatch.setattr(pool, "by_mcmc", lambda *args, **options: asked.append(1) or by_mcmc(*args, **options))
-    make_pool(jax.random.key(5), Pilot(target, rough, ETA), M)
+    monkeypatch.setattr(
+        pool, "by_mcmc", lambda *args, **options: asked.append(1) or rejuvenate_until_mixed(*args, **options)
+    )
+    make_pool(jax.random.key(5), InitialDraws(target, rough, ETA), M)
     assert not asked
-    found = make_pool(jax.random.key(5), Pilot(target, moved_away(target, rough), ETA), M)
+    found = make_pool(jax.random.key(5), InitialDraws(target, moved_away(target, rough), ETA), M)
     assert asked
     # From so far away the particles settle, but slowly: it is enough that they are back.
     assert np.abs(whitened(found.particles, x, y, ETA).mean(1)).max() < 1

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes.functions import as_float
+from calibayes._backend.functions import as_float
+from calibayes._core.target import evaluate, make_target
 from calibayes.samplers import pool as pools
-from calibayes.samplers.maps import Maps
-from calibayes.samplers.onto import _narrowed, onto_all
-from calibayes.samplers.pool import make_pool, rough_draws
-from calibayes.samplers.start import CREW
-from calibayes.target import evaluate, make_target
+from calibayes.samplers.initial import N_POPULATIONS
+from calibayes.samplers.transport.maps import Maps
+from calibayes.samplers.transport.pool import make_pool, rough_draws
+from calibayes.samplers.transport.subsample import _narrowed, onto_all
 
 N, FEW, M = 4_003, 512, 200
 SCALE = 1000.0
@@ -37,11 +37,11 @@ def target_of(x, y):
 @pytest.fixture
 def few_will_do(monkeypatch):
     """The ladder takes few observations where there are more than twice as many; and which ladders there were."""
-    ladders, climb = [], pools._to_the_matching_eta
+    ladders, temper_steps = [], pools._to_the_matching_eta
 
     def counted(key, target, n_particles):
         ladders.append(int(target.counts.n))
-        return climb(key, target, n_particles)
+        return temper_steps(key, target, n_particles)
 
     monkeypatch.setattr(pools, "enough_observations", lambda dim: FEW)
     monkeypatch.setattr(pools, "_to_the_matching_eta", counted)
@@ -74,7 +74,7 @@ def test_all_observations_are_some(key):
     target = make_target(MODEL, (x[:4000], y[:4000]), np.ones((1, 4000)), 2)
     few = target.some(key, 4000)
     theta = jnp.asarray(np.random.default_rng(1).normal(size=(2, 1, 5)), float)
-    np.testing.assert_allclose(few.risk(theta), target.row(0).risk(theta), rtol=1e-5)
+    np.testing.assert_allclose(few.risk(theta), target.replicate(0).risk(theta), rtol=1e-5)
 
 
 def assert_posterior(pool, x, y):
@@ -139,14 +139,14 @@ def test_a_population_that_found_another_mode_stays_there(key):
     y = rng.normal(2.0, 1.0, size=N)
     loss = lambda t, d: 0.5 * jnp.square(jnp.abs(t[0]) - d)
     target = make_target(cb.GibbsModel(loss, cb.priors.Normal(scale=10.0), dim=1), y, np.ones((1, N)), 1)
-    few, crew = target.some(key, FEW), target.rows(jnp.zeros(CREW, int))
-    theta = np.asarray(few.data).mean() + rng.normal(0, FEW**-0.5, (1, CREW, M))
+    few, populations = target.some(key, FEW), target.select(jnp.zeros(N_POPULATIONS, int))
+    theta = np.asarray(few.data).mean() + rng.normal(0, FEW**-0.5, (1, N_POPULATIONS, M))
     theta[:, :2] *= -1
-    particles = evaluate(few.rows(jnp.zeros(CREW, int)), jnp.asarray(theta, float))
-    carried = onto_all(key, crew, few, particles, 1.0)
+    particles = evaluate(few.select(jnp.zeros(N_POPULATIONS, int)), jnp.asarray(theta, float))
+    carried = onto_all(key, populations, few, particles, 1.0)
     assert carried is not None
     means = np.asarray(carried.theta).mean((0, 2))
-    np.testing.assert_allclose(means, np.where(np.arange(CREW) < 2, -1, 1) * y.mean(), atol=6 * N**-0.5)
+    np.testing.assert_allclose(means, np.where(np.arange(N_POPULATIONS) < 2, -1, 1) * y.mean(), atol=6 * N**-0.5)
 
 
 def test_a_calibration_by_way_of_some(few_will_do, tmp_path):
@@ -174,15 +174,15 @@ def test_draws_on_few_are_carried_to_all(key):
     """
     x, y = regression()
     target = target_of(x, y)
-    few, crew, eta = target.some(key, 64), target.rows(jnp.zeros(CREW, int)), 1.0
+    few, populations, eta = target.some(key, 64), target.select(jnp.zeros(N_POPULATIONS, int)), 1.0
     data = np.asarray(few.data[0], float).reshape(-1, 2), np.asarray(few.data[1], float).reshape(-1)
     exact = np.linalg.inv(data[0].T @ data[0])
     # What is taken off y, the reference, stays off.
     centre = exact @ data[0].T @ data[1] + np.asarray(target.reference, float)
     rng = np.random.default_rng(2)
-    theta = centre[:, None, None] + np.tensordot(np.linalg.cholesky(exact), rng.normal(size=(2, CREW, M)), 1)
-    particles = evaluate(few.rows(jnp.zeros(CREW, int)), jnp.asarray(theta, float))
-    carried = onto_all(key, crew, few, particles, eta)
+    theta = centre[:, None, None] + np.tensordot(np.linalg.cholesky(exact), rng.normal(size=(2, N_POPULATIONS, M)), 1)
+    particles = evaluate(few.select(jnp.zeros(N_POPULATIONS, int)), jnp.asarray(theta, float))
+    carried = onto_all(key, populations, few, particles, eta)
     assert carried is not None
-    pool = pools.Pool(target, carried, eta, 1.0, 0.3 * CREW * M)
+    pool = pools.Pool(target, carried, eta, 1.0, 0.3 * N_POPULATIONS * M)
     assert_posterior(pool, x, y)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes.samplers.pool import R_HAT_LIMIT, make_pool, moved_draws, rough_draws
-from calibayes.samplers.start import CREW, Pilot
-from calibayes.target import evaluate, make_target
+from calibayes._core.target import evaluate, make_target
+from calibayes.samplers.initial import N_POPULATIONS, InitialDraws
+from calibayes.samplers.transport.pool import R_HAT_LIMIT, make_pool, moved_draws, rough_draws
 from exact import gaussian_location_coverage, gaussian_location_etas
 
 N, ROWS, M = 40, 200, 500
@@ -61,16 +61,18 @@ def test_populations_agree_and_are_not_the_same(pool):
 
     The effective size, from a variance of 20 means, is right to a factor of 1 +- sqrt(2 / 19).
     """
-    assert pool.particles.theta.shape == (1, CREW, M)
+    assert pool.particles.theta.shape == (1, N_POPULATIONS, M)
     assert (1 - 1 / M) ** 0.5 <= pool.r_hat < 1.005
-    assert 0.3 * CREW * M < pool.ess <= CREW * M
+    assert 0.3 * N_POPULATIONS * M < pool.ess <= N_POPULATIONS * M
     assert pool.concerns == []
-    assert len(np.unique(pool.particles.theta)) > 0.9 * CREW * M
+    assert len(np.unique(pool.particles.theta)) > 0.9 * N_POPULATIONS * M
     # The target's reference is among the draws, so that risks are of the order of the posterior's spread.
     theta = np.asarray(pool.particles.theta)
     assert theta.min() < float(pool.target.reference[0]) < theta.max()
-    crew = pool.target.rows(jnp.zeros(CREW, int))
-    np.testing.assert_allclose(evaluate(crew, pool.particles.theta).risk, pool.particles.risk, rtol=1e-3, atol=1e-3)
+    populations = pool.target.select(jnp.zeros(N_POPULATIONS, int))
+    np.testing.assert_allclose(
+        evaluate(populations, pool.particles.theta).risk, pool.particles.risk, rtol=1e-3, atol=1e-3
+    )
 
 
 @pytest.mark.parametrize("factor", [0.4, 2.5])
@@ -89,7 +91,7 @@ def test_the_pool_from_the_users_draws(target, key):
     assert pool.eta == eta
     assert pool.concerns == []
     assert_location(pool, eta, y)
-    assert len(np.unique(pool.particles.theta)) > 0.9 * CREW * M
+    assert len(np.unique(pool.particles.theta)) > 0.9 * N_POPULATIONS * M
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +174,7 @@ def test_two_modes_have_their_weights_or_are_told(key):
     exact = weights[grid < 0].sum() / weights.sum()
     assert 0.02 < exact < 0.98
     shares = (np.asarray(pool.particles.theta[0]) < 0).mean(1)
-    error = shares.std(ddof=1) / CREW**0.5
+    error = shares.std(ddof=1) / N_POPULATIONS**0.5
     assert pool.concerns or abs(shares.mean() - exact) < 4 * error
     assert error < 0.03
 
@@ -181,9 +183,9 @@ def test_populations_in_different_modes_are_told(key):
     """Half of them in one mode and half in the other, at a learning rate where no move leads across."""
     _, target = two_modes(1.0)
     rng = np.random.default_rng(1)
-    theta = rng.normal(0, 0.1, (1, CREW, M)) + np.where(np.arange(CREW) % 2, 2.0, -2.0)[:, None]
-    particles = evaluate(target.rows(jnp.zeros(CREW, int)), jnp.asarray(theta, float))
-    stuck = make_pool(key, Pilot(target, particles, 20.0), M)
+    theta = rng.normal(0, 0.1, (1, N_POPULATIONS, M)) + np.where(np.arange(N_POPULATIONS) % 2, 2.0, -2.0)[:, None]
+    particles = evaluate(target.select(jnp.zeros(N_POPULATIONS, int)), jnp.asarray(theta, float))
+    stuck = make_pool(key, InitialDraws(target, particles, 20.0), M)
     assert stuck.r_hat > 3 > R_HAT_LIMIT
     assert stuck.ess < 100
     (concern,) = stuck.concerns

@@ -7,17 +7,16 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes.curve import critical_levels
-from calibayes.functions import as_float
-from calibayes.particles import ess
-from calibayes.regions import as_region
+from calibayes._backend.functions import as_float
+from calibayes._core.particles import ess
+from calibayes._core.target import make_target
+from calibayes.regions import as_region, critical_levels
 from calibayes.samplers import carry as carry_room
 from calibayes.samplers import transport
-from calibayes.samplers.carry import Carried, Wanted, _better, carry, fit_on, refit_some, some_maps
-from calibayes.samplers.maps import refit, weigh
-from calibayes.samplers.start import CREW
-from calibayes.samplers.transport import failing
-from calibayes.target import make_target
+from calibayes.samplers.initial import N_POPULATIONS
+from calibayes.samplers.transport.maps import refit, weigh
+from calibayes.samplers.transport.sampler import failing
+from calibayes.samplers.transport.transfer import Carried, Wanted, _better, carry, fit_on, refit_some, some_maps
 from exact import GridPosterior
 
 N, DRAWN, M = 100, 120, 500
@@ -41,7 +40,7 @@ def problem(key):
     counts = np.random.default_rng(11).multinomial(N, np.full(N, 1 / N), size=DRAWN)
     counts = np.concatenate([counts, halves])
     model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-    start = cb.Transport(n_particles=M).begin(key, make_target(model, (x, y), counts, 2), None, None)
+    start = cb.Transport(n_particles=M).draw_initial(key, make_target(model, (x, y), counts, 2), None, None)
     return start.target, start, GridPosterior(x, y, counts)
 
 
@@ -53,7 +52,7 @@ def begun(problem, key):
 
 @pytest.fixture(scope="module")
 def fitted(problem, begun):
-    return cb.Transport(n_particles=M).mend(problem[0], begun, nothing)
+    return cb.Transport(n_particles=M).refine(problem[0], begun, nothing)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +60,7 @@ def unfitted(problem, key):
     """The jackknife's maps, which fail on the rows that lie far away, with all particles, and nothing repaired."""
     target, start, _ = problem
     sampler = cb.Transport(n_particles=M, max_evaluations=1, repair=False)
-    return sampler.mend(target, sampler.init(key, target, start, start.eta), nothing)
+    return sampler.refine(target, sampler.init(key, target, start, start.eta), nothing)
 
 
 def sizes(state):
@@ -93,8 +92,8 @@ def test_rows_have_their_own_posterior(problem, fitted):
     z = deviates(fitted, problem[2])
     assert np.abs(z).max() < 4.7
     assert z.std() < 1.25
-    groups = np.array([z[np.arange(1, len(z) + 1) % CREW == g].mean(0) for g in range(CREW)])
-    assert (np.abs(groups.mean(0)) < 4 * groups.std(0, ddof=1) / CREW**0.5).all()
+    groups = np.array([z[np.arange(1, len(z) + 1) % N_POPULATIONS == g].mean(0) for g in range(N_POPULATIONS)])
+    assert (np.abs(groups.mean(0)) < 4 * groups.std(0, ddof=1) / N_POPULATIONS**0.5).all()
 
 
 @pytest.mark.parametrize("region", ["hpd", "ellipsoid", 1], ids=str)
@@ -114,15 +113,15 @@ def test_levels_are_the_grids(problem, fitted, region):
     z = gaps / np.sqrt((1 - exact**2 + 1 / M) / sizes(fitted)[1:])
     assert np.abs(z).max() < 4.7
     assert z.std() < 1.2
-    groups = np.array([z[np.arange(1, len(z) + 1) % CREW == g].mean() for g in range(CREW)])
-    assert abs(groups.mean()) < 4 * groups.std(ddof=1) / CREW**0.5
+    groups = np.array([z[np.arange(1, len(z) + 1) % N_POPULATIONS == g].mean() for g in range(N_POPULATIONS)])
+    assert abs(groups.mean()) < 4 * groups.std(ddof=1) / N_POPULATIONS**0.5
 
 
 def test_the_data_are_one_row_of_all_populations(problem, fitted):
     """Pooled: 20 populations of 500, known as well as the pool itself."""
     _, _, grid = problem
     data = cb.Transport(n_particles=M).data(fitted)
-    assert data.theta.shape == (2, 1, CREW * M)
+    assert data.theta.shape == (2, 1, N_POPULATIONS * M)
     weights = grid.weights(fitted.eta, grid.losses.sum(0, keepdims=True))[0]
     exact = weights @ grid.theta
     sd = np.sqrt(weights @ grid.theta**2 - exact**2)
@@ -148,7 +147,7 @@ def far(problem, begun):
     """Nine times eta, and a tenth."""
     target, start, _ = problem
     sampler = cb.Transport(n_particles=M)
-    return {f: sampler.mend(target, sampler.move(target, begun, f * start.eta, nothing), nothing) for f in (9.0, 0.1)}
+    return {f: sampler.refine(target, sampler.move(target, begun, f * start.eta, nothing), nothing) for f in (9.0, 0.1)}
 
 
 @pytest.mark.parametrize("factor", [9.0, 0.1])
@@ -183,10 +182,10 @@ def test_rows_whose_weights_fail_are_sampled(problem, unfitted):
     assert failed[-4:].all()
     assert 4 <= failed.sum() < 30
     told = []
-    mended = cb.Transport(n_particles=M, max_evaluations=1).mend(target, unfitted, told.append)
+    mended = cb.Transport(n_particles=M, max_evaluations=1).refine(target, unfitted, told.append)
     np.testing.assert_array_equal(mended.repaired, failed)
     assert told == [1.0] or told[-1] == 1.0
-    assert not mended.unmixed.any()
+    assert not mended.not_mixed.any()
     np.testing.assert_allclose(sizes(mended)[failed], M, rtol=1e-4)
     for new, old in zip(jax.tree.leaves(mended.particles), jax.tree.leaves(unfitted.particles), strict=True):
         new, old = (np.moveaxis(np.asarray(leaf), -2, 0) for leaf in (new, old))
@@ -196,7 +195,7 @@ def test_rows_whose_weights_fail_are_sampled(problem, unfitted):
     in_sd = np.abs(deviates(unfitted, grid) / np.sqrt(sizes(unfitted)[1:, None]))[failed[1:]]
     assert in_sd.max() > 0.5 > 4.5 / M**0.5
     # And once mended it is done.
-    assert cb.Transport(n_particles=M, max_evaluations=1).mend(target, mended, nothing) is mended
+    assert cb.Transport(n_particles=M, max_evaluations=1).refine(target, mended, nothing) is mended
 
 
 def test_a_repair_begins_at_the_learning_rate_it_says(problem, unfitted, monkeypatch, key):
@@ -206,15 +205,15 @@ def test_a_repair_begins_at_the_learning_rate_it_says(problem, unfitted, monkeyp
     Weighted for the whole of eta they would be near 1/4.
     """
     target, _, grid = problem
-    rows, begun = jnp.arange(1, CREW + 1), []
+    rows, begun = jnp.arange(1, N_POPULATIONS + 1), []
     monkeypatch.setattr(transport, "climb_to", lambda keys, target, walkers, eta: begun.append(walkers) or walkers)
-    monkeypatch.setattr(transport, "by_mcmc", lambda *args, at_least: (begun[0], jnp.ones(CREW, bool)))
-    transport._finish(key, target.rows(rows), some_maps(unfitted.carried.maps, rows), unfitted)
+    monkeypatch.setattr(transport, "by_mcmc", lambda *args, at_least: (begun[0], jnp.ones(N_POPULATIONS, bool)))
+    transport._finish(key, target.select(rows), some_maps(unfitted.carried.maps, rows), unfitted)
     (walkers,) = begun
     assert float(walkers.eta[0]) == pytest.approx(unfitted.eta / 4)
     theta, weights = (np.asarray(leaf, float) for leaf in (walkers.particles.theta, walkers.particles.weights))
     variance = (theta**2 * weights).sum(-1) - (theta * weights).sum(-1) ** 2
-    exact = grid.weights(unfitted.eta / 4, grid.counts[:CREW] @ grid.losses)
+    exact = grid.weights(unfitted.eta / 4, grid.counts[:N_POPULATIONS] @ grid.losses)
     expected = (exact @ grid.theta**2 - (exact @ grid.theta) ** 2).T
     np.testing.assert_allclose((variance / expected).mean(1), 1, atol=0.15)
 
@@ -229,25 +228,25 @@ def test_many_rows_to_sample_are_told_of_before(problem, unfitted, monkeypatch):
 
     monkeypatch.setattr(transport, "_finish", stop)
     with pytest.warns(cb.LongRunWarning, match=r"fail on 62 of 125 rows.*long"), pytest.raises(KeyboardInterrupt):
-        cb.Transport(n_particles=M, max_evaluations=1).mend(target, unfitted, nothing)
+        cb.Transport(n_particles=M, max_evaluations=1).refine(target, unfitted, nothing)
 
 
 def test_reach_says_what_happened(problem, unfitted):
     target, _, _ = problem
     sampler = cb.Transport(n_particles=M, max_evaluations=1)
-    mended = sampler.mend(target, unfitted, nothing)
-    reach = sampler.reach(mended, mended.eta)
+    mended = sampler.refine(target, unfitted, nothing)
+    reach = sampler.info(mended, mended.eta)
     np.testing.assert_array_equal(reach.repaired, mended.repaired)
     np.testing.assert_allclose(reach.ess, sizes(mended), rtol=1e-5)
-    assert not reach.short.any()
+    assert not reach.not_reached.any()
     assert reach.invalid is None
-    assert reach.rungs == 2
+    assert reach.steps == 2
     assert reach.concerns == ()
 
 
 def test_without_repair_rows_stay_as_they_are(problem, unfitted):
     target, _, _ = problem
-    left = cb.Transport(n_particles=M, max_evaluations=1, repair=False).mend(target, unfitted, nothing)
+    left = cb.Transport(n_particles=M, max_evaluations=1, repair=False).refine(target, unfitted, nothing)
     assert not left.repaired.any()
     for new, old in zip(jax.tree.leaves(left.particles), jax.tree.leaves(unfitted.particles), strict=True):
         np.testing.assert_array_equal(new, old)
@@ -257,7 +256,7 @@ def test_snapshots_are_other_populations_on_the_same_maps(problem, unfitted):
     """Rows that were sampled have but one set of particles; the others have another from every population."""
     target, _, _ = problem
     sampler = cb.Transport(n_particles=M, max_evaluations=1)
-    mended = sampler.mend(target, unfitted, nothing)
+    mended = sampler.refine(target, unfitted, nothing)
     snapshots = list(sampler.snapshots(target, mended))
     assert len(snapshots) >= 3
     first, *others = (np.moveaxis(np.asarray(rows.theta), 1, 0) for _, rows in snapshots)
@@ -279,13 +278,13 @@ def test_rows_fitted_on_are_as_if_all_were(problem, unfitted):
     """From the same populations; and the others are untouched. Some come twice, as in a crew that is not full."""
     target, _, _ = problem
     base, eta = unfitted.base, as_float(unfitted.eta)
-    rows = np.resize(np.arange(30, 30 + CREW - 5), CREW)
+    rows = np.resize(np.arange(30, 30 + N_POPULATIONS - 5), N_POPULATIONS)
     carried, some = refit_some(target, base, unfitted.carried, jnp.asarray(rows), eta)
     np.testing.assert_array_equal(some.ess, np.asarray(carried.ess)[rows])
     np.testing.assert_array_equal(some.particles.log_weights, np.asarray(carried.particles.log_weights)[rows])
     maps = refit(base, unfitted.carried.maps, unfitted.particles.log_weights)
     whole = _better(Carried(maps, *weigh(target, base, maps, eta)), unfitted.carried)
-    chosen = np.isin(np.arange(target.n_rows), rows)
+    chosen = np.isin(np.arange(target.n_replicates), rows)
     expected = np.where(chosen[None, :, None], whole.particles.theta, unfitted.particles.theta)
     np.testing.assert_allclose(carried.particles.theta, expected, rtol=1e-4, atol=1e-5)
     sizes = np.where(chosen, whole.ess, unfitted.carried.ess)
@@ -314,15 +313,15 @@ def test_maps_that_do_badly_are_searched_by_with_all(problem, key, monkeypatch):
     assert state.particles.theta.shape[-1] == M
 
 
-@pytest.mark.parametrize("n_rows", [3, CREW + 1])
-def test_few_rows(problem, key, n_rows):
+@pytest.mark.parametrize("n_rows", [3, N_POPULATIONS + 1])
+def test_few_rows(problem, key, n_replicates):
     """Fewer than a crew, and hardly more."""
     target, start, grid = problem
-    some = target.rows(jnp.arange(n_rows))
+    some = target.select(jnp.arange(n_replicates))
     sampler = cb.Transport(n_particles=M)
-    state = sampler.mend(some, sampler.init(key, some, start._replace(target=some), start.eta), nothing)
-    assert state.particles.theta.shape == (2, n_rows, M)
-    assert np.abs(deviates(state, grid.some_rows(n_rows - 1))).max() < 4.7
+    state = sampler.refine(some, sampler.init(key, some, start._replace(target=some), start.eta), nothing)
+    assert state.particles.theta.shape == (2, n_replicates, M)
+    assert np.abs(deviates(state, grid.some_rows(n_replicates - 1))).max() < 4.7
 
 
 @pytest.mark.parametrize(

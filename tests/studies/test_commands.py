@@ -3,13 +3,13 @@
 from types import SimpleNamespace
 
 import pytest
+from studies.store import Line, Store
 from typer.testing import CliRunner
 
 import calibayes as cb
 import made
 from calibayes.cli import app
-from calibayes.studies import misspecified, open_question, paper
-from calibayes.studies.store import Line, Store
+from studies import misspecified, open_question, paper
 
 
 def lines(case, truth=0.5):

@@ -5,10 +5,10 @@ from statistics import NormalDist
 import jax
 import numpy as np
 import pytest
+from studies.names import ERRORS
 
 import calibayes as cb
-from calibayes.studies import misspecified as study
-from calibayes.studies.names import ERRORS
+from studies import misspecified as study
 
 PHI = NormalDist().cdf
 

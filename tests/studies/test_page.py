@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from studies.page import BEGIN, END, write
+from studies.store import Line, Store
 
-from calibayes.studies import tables
-from calibayes.studies.page import BEGIN, END, write
-from calibayes.studies.store import Line, Store
+from studies import tables
 
 ETAS = [1.0, 1.2, 1.4, 1.6]
 

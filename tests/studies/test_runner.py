@@ -3,12 +3,12 @@ from types import SimpleNamespace
 import jax
 import pytest
 from rich.console import Console
+from studies.runner import Case, run, time_left
+from studies.store import Line, Store
 
 import calibayes as cb
-from calibayes.studies import runner
-from calibayes.studies.runner import Case, run, time_left
-from calibayes.studies.store import Line, Store
-from calibayes.together import side_by_side
+from calibayes._backend.jit import side_by_side
+from studies import runner
 
 CASES = [Case("p", n, dataset, "smc", ("box", "hpd")) for dataset in range(3) for n in (10, 20)]
 

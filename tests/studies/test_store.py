@@ -2,8 +2,7 @@ import math
 from dataclasses import replace
 
 import pytest
-
-from calibayes.studies.store import Line, Store
+from studies.store import Line, Store
 
 LINE = Line("p", 100, 0, "smc", "box", 1.5, 0.05, 0.93, 7, True, 2.5, "warm", "", "2 x chip; jax 1")
 

@@ -4,13 +4,13 @@ import csv
 
 import numpy as np
 import pytest
+from studies.names import ERRORS, LOSSES
+from studies.store import Store
 from typer.testing import CliRunner
 
 import calibayes as cb
 from calibayes.cli import app
-from calibayes.studies import misspecified, open_question, paper
-from calibayes.studies.names import ERRORS, LOSSES
-from calibayes.studies.store import Store
+from studies import misspecified, open_question, paper
 
 SMALL = [
     "study",

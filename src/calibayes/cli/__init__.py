@@ -10,13 +10,13 @@ from typing import Annotated
 import jax
 import numpy as np
 import typer
+from benchmarks.speed.cli import app as bench_app
 from rich.console import Console
 from rich.table import Table
+from studies.cli import app as study
 
 import calibayes as cb
-from calibayes.bench.cli import app as bench_app
 from calibayes.cli.fit import app as fit_app
-from calibayes.studies.cli import app as study
 
 app = typer.Typer(add_completion=True, no_args_is_help=True, help=cb.__doc__, pretty_exceptions_enable=False)
 
@@ -71,7 +71,7 @@ def demo(
     again = time.perf_counter()
     fresh = result.validate()
     again = time.perf_counter() - again
-    console.print(f"On {fresh.n_rows:,} fresh bootstrap samples the calibrated sets cover {fresh!r}.")
+    console.print(f"On {fresh.n_replicates:,} fresh bootstrap samples the calibrated sets cover {fresh!r}.")
     console.print(f"[dim]{seconds:.1f} s, compilation included; {again:.1f} s for the fresh samples.[/dim]")
     console.print(f"The report, with a slider over the learning rate: {result.report(report)}")
     if console.is_terminal:
@@ -102,7 +102,7 @@ def _learning_rate(result: cb.Result) -> Table:
     table = Table(title=f"Coverage of {result.level:.0%} {result.region.name.lower()} sets")
     for column in ("", "learning rate", "standard error", "coverage", "95% interval of it"):
         table.add_column(column, justify="right" if column else "left")
-    was = cb.Coverage(round(before.coverage * result.coverage.n_rows), result.coverage.n_rows)
+    was = cb.Coverage(round(before.coverage * result.coverage.n_replicates), result.coverage.n_replicates)
     table.add_row("before", f"{before.eta:.3f}", "", f"{was:.3f}", "{:.3f} to {:.3f}".format(*was.interval))
     table.add_row(
         "calibrated",

@@ -18,9 +18,9 @@ import typer
 from rich.console import Console
 
 import calibayes as cb
+from calibayes._backend.distributed import join, leads
 from calibayes.cli import tables
 from calibayes.cli.output import Fitted, as_json, show
-from calibayes.cluster import join, leads
 from calibayes.design import Design
 from calibayes.losses import LinearLoss
 from calibayes.result import Intervals, Result

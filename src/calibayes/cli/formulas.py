@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from calibayes._backend.memory import require_memory
 from calibayes.cli.tables import Chosen, complete, require_columns, varying
-from calibayes.memory import require_memory
 
 
 def by_formula(frame: Any, target: str | None, formula: str, cluster: str | None, drop_missing: bool) -> Chosen:

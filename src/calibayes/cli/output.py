@@ -103,7 +103,7 @@ def as_json(fitted: Fitted) -> str:
         "eta_se": _finite(result.eta_se),
         "coverage": float(result.coverage),
         "coverage_interval": [float(bound) for bound in result.coverage.interval],
-        "bootstrap": result.coverage.n_rows,
+        "bootstrap": result.coverage.n_replicates,
         "seed": result.settings["seed"],
         "converged": fitted.converged,
         "message": result.message,

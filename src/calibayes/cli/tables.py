@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from calibayes.memory import host_memory, require_memory
+from calibayes._backend.memory import host_memory, require_memory
 
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 _NAMED = 12

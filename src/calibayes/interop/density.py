@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
-from calibayes.functions import as_float, static
+from calibayes._backend.functions import as_float, static
 
 
 class LogDensity(eqx.Module):

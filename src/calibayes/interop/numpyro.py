@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from calibayes.functions import Function, as_float, static
+from calibayes._backend.functions import Function, as_float, static
 from calibayes.interop.draws import numbered
 
 _LOOKS = 4
@@ -26,7 +26,7 @@ _ROUNDING = 1e-3
 """Of a sum, in units of its terms: what float32 may lose in it."""
 
 _ONE_AT_A_TIME = threading.RLock()
-"""NumPyro's handlers are the same for all threads, of which `calibayes.together` has many."""
+"""NumPyro's handlers are the same for all threads, of which `calibayes._backend.jit` has many."""
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from calibayes.noise import normals, uniforms
-from calibayes.particles import Particles
-from calibayes.target import Target, log_density
+from calibayes._backend.rng import normals, uniforms
+from calibayes._core.particles import Particles
+from calibayes._core.target import Target, log_density
 
 
 class Info(NamedTuple):

@@ -18,11 +18,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from calibayes.factors import lower_inverse
-from calibayes.given import fraction
+from calibayes._backend.arguments import fraction
+from calibayes._backend.linalg import lower_inverse
+from calibayes._backend.rng import normals, uniforms
+from calibayes._core.particles import covariance, factor, mean, transform
 from calibayes.kernels.base import Info, Kernel, metropolis
-from calibayes.noise import normals, uniforms
-from calibayes.particles import covariance, factor, mean, transform
 
 _WALK = 0.25
 
@@ -42,9 +42,11 @@ class CrankNicolson(Kernel):
         fraction("target_acceptance", self.target_acceptance)
 
     def init(self, covariance):
-        n_rows, dim, _ = covariance.shape
-        logit_step = jnp.full(n_rows, 2.0, covariance.dtype)
-        return _Adaptation(logit_step, jnp.full_like(logit_step, jnp.log(2.38 / dim**0.5)), jnp.zeros(n_rows, int))
+        n_replicates, dim, _ = covariance.shape
+        logit_step = jnp.full(n_replicates, 2.0, covariance.dtype)
+        return _Adaptation(
+            logit_step, jnp.full_like(logit_step, jnp.log(2.38 / dim**0.5)), jnp.zeros(n_replicates, int)
+        )
 
     def step(self, keys, target, eta, particles, adaptation, adapt):
         theta = particles.theta

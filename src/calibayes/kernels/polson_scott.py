@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from calibayes.factors import cholesky, lower_inverse
+from calibayes._backend.linalg import cholesky, lower_inverse
+from calibayes._core.particles import Particles
 from calibayes.kernels.base import Info, Kernel
 from calibayes.losses import Hinge
-from calibayes.particles import Particles
 from calibayes.priors import Laplace
 
 
@@ -27,10 +27,10 @@ class PolsonScott(Kernel):
     """Exact conditional draws; nothing to tune. Needs `losses.Hinge` with `priors.Laplace`."""
 
     def check(self, target):
-        if not (isinstance(target.model.loss, Hinge) and isinstance(target.model.prior, Laplace)):
+        if not (isinstance(target.loss, Hinge) and isinstance(target.prior, Laplace)):
             raise TypeError(
                 "kernel PolsonScott samples losses.Hinge with priors.Laplace; got "
-                f"{type(target.model.loss).__name__} with {type(target.model.prior).__name__}. Use RAM or RWMH."
+                f"{type(target.loss).__name__} with {type(target.prior).__name__}. Use RAM or RWMH."
             )
         if bool((target.counts.every() < 0).any()):
             raise ValueError("kernel PolsonScott needs counts of at least zero; use RAM or RWMH.")
@@ -41,7 +41,7 @@ class PolsonScott(Kernel):
     def step(self, keys, target, eta, particles, adaptation, adapt):
         x, y, _ = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in target.data)
         weights = eta[:, None] * target.counts.every().T
-        prior = target.model.prior
+        prior = target.prior
         loc, scale = (jnp.broadcast_to(p, (target.dim,)) for p in (prior.loc, prior.scale))
 
         def row(key, theta, a):
@@ -53,7 +53,7 @@ class PolsonScott(Kernel):
         # Rounding can leave a precision matrix without a factor once in a very long run: stay there.
         theta = jnp.where(jnp.isfinite(theta).all(0)[None], theta, particles.theta)
         moved = target.evaluate(theta)
-        info = Info(jnp.ones(target.n_rows, theta.dtype), jnp.isnan(moved.risk).sum(-1))
+        info = Info(jnp.ones(target.n_replicates, theta.dtype), jnp.isnan(moved.risk).sum(-1))
         return Particles(moved.theta, moved.risk, moved.log_prior, particles.log_weights), adaptation, info
 
 

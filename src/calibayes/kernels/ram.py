@@ -18,9 +18,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from calibayes.given import fraction, positive
+from calibayes._backend.arguments import fraction, positive
+from calibayes._core.particles import factor, transform
 from calibayes.kernels.base import Kernel, metropolis, random_walk_noise
-from calibayes.particles import factor, transform
 
 
 class _Adaptation(NamedTuple):
@@ -41,8 +41,8 @@ class RAM(Kernel):
         positive("decay", self.decay)
 
     def init(self, covariance):
-        n_rows, dim, _ = covariance.shape
-        return _Adaptation(2.38 / dim**0.5 * factor(covariance), jnp.zeros(n_rows, int))
+        n_replicates, dim, _ = covariance.shape
+        return _Adaptation(2.38 / dim**0.5 * factor(covariance), jnp.zeros(n_replicates, int))
 
     def step(self, keys, target, eta, particles, adaptation, adapt):
         normal, log_uniforms = random_walk_noise(keys, particles.theta)

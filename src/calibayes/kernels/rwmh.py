@@ -16,9 +16,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from calibayes.given import fraction
+from calibayes._backend.arguments import fraction
+from calibayes._core.particles import covariance, factor, transform
 from calibayes.kernels.base import Kernel, metropolis, random_walk_noise
-from calibayes.particles import covariance, factor, transform
 
 
 class _Adaptation(NamedTuple):
@@ -36,9 +36,9 @@ class RWMH(Kernel):
         fraction("target_acceptance", self.target_acceptance)
 
     def init(self, covariance):
-        n_rows, dim, _ = covariance.shape
-        start = jnp.full(n_rows, jnp.log(2.38**2 / dim), covariance.dtype)
-        return _Adaptation(start, jnp.zeros(n_rows, int))
+        n_replicates, dim, _ = covariance.shape
+        start = jnp.full(n_replicates, jnp.log(2.38**2 / dim), covariance.dtype)
+        return _Adaptation(start, jnp.zeros(n_replicates, int))
 
     def step(self, keys, target, eta, particles, adaptation, adapt):
         normal, log_uniforms = random_walk_noise(keys, particles.theta)

@@ -17,7 +17,7 @@ from string import Template
 import numpy as np
 
 import calibayes
-from calibayes.cluster import leads
+from calibayes._backend.distributed import leads
 from calibayes.report import words
 from calibayes.report.figures import figures
 from calibayes.report.settings import revived
@@ -81,7 +81,7 @@ def _page(result: Result, own: Intervals | None, title: str, call: str) -> str:
         coverage=f"{100 * float(result.coverage):.1f}%",
         coverage_low=f"{100 * low:.1f}%",
         coverage_high=f"{100 * high:.1f}%",
-        n_rows=f"{result.coverage.n_rows:,}",
+        n_replicates=f"{result.coverage.n_replicates:,}",
         grade=grade.name.lower(),
         verdict=VERDICTS[grade],
         reasons=_reasons(found),

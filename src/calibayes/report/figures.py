@@ -41,7 +41,7 @@ def figures(result: Result, own: Intervals | None) -> dict[str, Any]:
             }
             for k, name in enumerate(result.names)
         ],
-        "levels": {"edges": edges.tolist(), "counts": counts.tolist(), "rows": result.coverage.n_rows},
+        "levels": {"edges": edges.tolist(), "counts": counts.tolist(), "rows": result.coverage.n_replicates},
         "trace": [[record.iteration, _finite(record.eta), _finite(record.coverage)] for record in result.trace],
     }
 

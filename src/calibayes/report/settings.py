@@ -3,8 +3,9 @@
 import ast
 from typing import Any
 
-from calibayes import bootstrap, kernels, samplers, search
-from calibayes.export import Written
+from calibayes import bootstrap, kernels, samplers
+from calibayes.io import Written
+from calibayes.solve import search
 
 _KNOWN = {name: cls for room in (bootstrap, kernels, samplers, search) for name, cls in vars(room).items()}
 

@@ -13,15 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from calibayes.bootstrap import Bootstrap
-from calibayes.export import Written
-from calibayes.found import FELL_BACK
 from calibayes.interop.numpyro import NumPyroPrior
+from calibayes.io import Written
 from calibayes.losses import Generic
 from calibayes.model import GibbsModel
 from calibayes.regions import REGIONS, Remembered
 from calibayes.result import Result
 from calibayes.samplers import Transport
-from calibayes.search import Bracket, RobbinsMonro
+from calibayes.solve.found import FELL_BACK
+from calibayes.solve.search import Bracket, RobbinsMonro
 
 _IMPORT = ast.Import | ast.ImportFrom
 _LONG = 20
@@ -158,7 +158,7 @@ def _options(result: Result) -> dict[str, str]:
         "level": source(float(result.level)),
         "region": _region(result.region),
         "sampler": source("auto") if fell_back else _sampler(sampler),
-        "bootstrap": _bootstrap(settings.get("bootstrap"), result.coverage.n_rows),
+        "bootstrap": _bootstrap(settings.get("bootstrap"), result.coverage.n_replicates),
     }
     for name, value in usual.items():
         given = settings.get(name, value)
@@ -182,10 +182,10 @@ def _sampler(sampler: Any) -> str:
     return source(sampler, "sampler")
 
 
-def _bootstrap(bootstrap: Any, n_rows: int) -> str:
+def _bootstrap(bootstrap: Any, n_replicates: int) -> str:
     if isinstance(bootstrap, Bootstrap):
         return source(bootstrap)
-    return str(n_rows) if bootstrap is None or isinstance(bootstrap, int | np.integer) else "counts"
+    return str(n_replicates) if bootstrap is None or isinstance(bootstrap, int | np.integer) else "counts"
 
 
 def _plain(text: str) -> str | None:

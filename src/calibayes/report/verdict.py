@@ -7,9 +7,9 @@ from enum import IntEnum
 
 import numpy as np
 
-from calibayes.found import FAILED, FELL_BACK, NOT_AUDITED, UNKNOWN_ERROR
 from calibayes.result import Intervals, Result
 from calibayes.samplers import Transport
+from calibayes.solve.found import FAILED, FELL_BACK, NOT_AUDITED, UNKNOWN_ERROR
 
 _LARGE_ERROR, _HOPELESS_ERROR = 0.1, 0.5
 """Of eta, relative to it. Widths go with the square root of eta, so theirs is half of it."""
@@ -124,7 +124,7 @@ def observations(result: Result) -> int | None:
 
 
 def _repaired(result: Result) -> Check:
-    rows, n = len(result.repaired_rows), result.coverage.n_rows
+    rows, n = len(result.repaired_replicates), result.coverage.n_replicates
     meaning = "Bootstrap samples that the first sampler could not do, and that a slower one did."
     grade = Grade.GOOD
     if rows > _MANY_REPAIRED * n:
@@ -189,7 +189,7 @@ def _seriousness(concern: str, result: Result) -> Grade:
     """By the share of bootstrap samples that it is about, where it says how many."""
     rows = re.search(r"\bon (\d+) rows\b", concern)
     if rows:
-        share = int(rows[1]) / result.coverage.n_rows
+        share = int(rows[1]) / result.coverage.n_replicates
         return Grade.BAD if share > _MANY_ROWS else Grade.CARE if share > _SOME_ROWS else Grade.NOTED
     return Grade.NOTED if concern.startswith("the loss was NaN at") else Grade.CARE
 

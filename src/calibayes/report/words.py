@@ -6,7 +6,7 @@ import numpy as np
 
 from calibayes import bootstrap as bootstraps
 from calibayes import losses, priors, regions, samplers
-from calibayes.export import Written
+from calibayes.io import Written
 from calibayes.report.source import source
 from calibayes.report.verdict import audited, observations
 from calibayes.result import Result
@@ -14,7 +14,7 @@ from calibayes.result import Result
 
 def done(result: Result) -> list[str]:
     """Paragraphs: what was asked, of what, and how it was found."""
-    percent, count = level(result.level), f"{result.coverage.n_rows:,}"
+    percent, count = level(result.level), f"{result.coverage.n_replicates:,}"
     asked = (
         f"The learning rate η of the generalized posterior exp(−η × risk) × prior was sought at which its {percent} "
         f"credible sets cover as often as they say. The sets are {region(result)}."

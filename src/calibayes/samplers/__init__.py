@@ -3,4 +3,4 @@
 from calibayes.samplers.base import Sampler as Sampler
 from calibayes.samplers.mcmc import MCMC as MCMC
 from calibayes.samplers.smc import SMC as SMC
-from calibayes.samplers.transport import Transport as Transport
+from calibayes.samplers.transport.sampler import Transport as Transport

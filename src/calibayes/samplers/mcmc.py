@@ -13,16 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-from calibayes.diagnostics import multi_ess_of
-from calibayes.functions import as_float
-from calibayes.given import integer
+from calibayes._backend.arguments import integer
+from calibayes._backend.functions import as_float
+from calibayes._backend.jit import jit
+from calibayes._backend.rng import replicate_keys
+from calibayes._core.convergence import multi_ess_of
+from calibayes._core.particles import Particles, covariance, pool, uniform_log_weights
+from calibayes._core.target import Target
 from calibayes.kernels import RAM, RWMH, CrankNicolson, Kernel
-from calibayes.noise import row_keys
-from calibayes.particles import Particles, covariance, pool, uniform_log_weights
-from calibayes.samplers.base import Reach, Sampler
-from calibayes.samplers.start import Pilot
-from calibayes.target import Target
-from calibayes.together import jit
+from calibayes.samplers.base import Sampler, SamplerInfo
+from calibayes.samplers.initial import InitialDraws
 
 _CHUNK = 500
 
@@ -69,9 +69,11 @@ class MCMC(Sampler):
                 f"be told; got {self.n_draws}."
             )
 
-    def init(self, key: PRNGKeyArray, target: Target, start: Pilot, eta: float) -> MCMCState:
+    def init(self, key: PRNGKeyArray, target: Target, start: InitialDraws, eta: float) -> MCMCState:
         pick_key, walk_key = jax.random.split(key)
-        particles, adaptation = _begin(row_keys(pick_key, target.n_rows), target, start.particles, self.kernel)
+        particles, adaptation = _begin(
+            replicate_keys(pick_key, target.n_replicates), target, start.particles, self.kernel
+        )
         state = MCMCState(
             particles,
             eta=as_float(eta),
@@ -84,9 +86,9 @@ class MCMC(Sampler):
         return self.move(target, state, eta, lambda _: None)
 
     def move(self, target: Target, state: MCMCState, eta: float, on_step: Callable[[float], None]) -> MCMCState:
-        keys = row_keys(state.key, target.n_rows)
+        keys = replicate_keys(state.key, target.n_replicates)
         last = jax.tree.map(lambda leaf: leaf[..., -1:], state.particles)
-        at = jnp.full(target.n_rows, eta)
+        at = jnp.full(target.n_replicates, eta)
         adaptation, steps, invalid = state.adaptation, state.steps, state.invalid
         kept: list[Particles] = []
         acceptance = state.acceptance
@@ -104,10 +106,10 @@ class MCMC(Sampler):
             on_step(end / total)
         return MCMCState(pool(kept), as_float(eta), adaptation, state.key, steps, invalid, acceptance)
 
-    def reach(self, state: MCMCState, eta: float) -> Reach:
+    def info(self, state: MCMCState, eta: float) -> SamplerInfo:
         sizes, stuck = _judge(state.particles)
         none = np.zeros(len(stuck), bool)
-        return Reach(none, np.asarray(stuck), int(state.invalid), 1, float(state.acceptance), np.asarray(sizes))
+        return SamplerInfo(none, np.asarray(stuck), int(state.invalid), 1, float(state.acceptance), np.asarray(sizes))
 
 
 def _chunks(n_warmup: int, n_draws: int) -> list[tuple[int, int]]:
@@ -121,7 +123,7 @@ def _begin(keys: Key[Array, " B"], target: Target, pilot: Particles, kernel: Ker
     """Every row at some draw of the pilot's, with the pilot's covariance as a guess at its own."""
     theta = jax.vmap(lambda key: jax.random.choice(key, pilot.theta[:, 0], axis=-1), out_axes=1)(keys)
     guess = covariance(pilot.theta, pilot.weights)
-    adaptation = kernel.init(jnp.broadcast_to(guess, (target.n_rows, *guess.shape[1:])))
+    adaptation = kernel.init(jnp.broadcast_to(guess, (target.n_replicates, *guess.shape[1:])))
     return target.evaluate(theta[:, :, None]), adaptation
 
 

@@ -1,0 +1,87 @@
+"""What a value is, in 64 letters that another process finds again: numbers by their bytes, functions by their code.
+
+Functions are taken apart as `calibayes._backend.functions` compares them: bytecode, constants, and the values they see. What
+comes from an installed package is its name; a class, function or module of the user's own is its code. Objects are
+their class and their attributes; those without any, which cannot be looked into, their class alone.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from calibayes._backend.functions import Function, from_library, seen_by
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range, slice)
+
+
+def digest(value: Any) -> str:
+    """The same for the same value, in whatever process."""
+    return _hash(value, ()).hex()
+
+
+def _hash(value: Any, within: tuple[int, ...]) -> bytes:
+    if id(value) in within:
+        return b"itself"
+    if isinstance(value, _PLAIN):
+        return sha256(f"{type(value).__name__} {value!r}".encode()).digest()
+    whole = sha256(type(value).__name__.encode())
+    for part in _parts(value):
+        inner = part if isinstance(part, bytes) else _hash(part, (*within, id(value)))
+        whole.update(len(inner).to_bytes(8, "little") + inner)
+    return whole.digest()
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """What tells a value from others of its type: bytes, or values to be looked into."""
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        yield from _array(value)
+    elif isinstance(value, tuple | list):
+        yield from value
+    elif isinstance(value, dict):
+        yield from (pair for item in value.items() for pair in item)
+    elif isinstance(value, set | frozenset):
+        yield from sorted(_hash(item, ()) for item in value)
+    elif isinstance(value, CodeType):
+        names = (value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
+        counts = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_flags)
+        yield from (value.co_code, value.co_exceptiontable, value.co_consts, names, counts)
+    elif isinstance(value, Function):
+        yield from (value.fn.__code__, value.seen)
+    elif isinstance(value, partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, MethodType):
+        yield from (value.__func__, value.__self__)
+    elif isinstance(value, ModuleType):
+        yield value.__name__
+        if not from_library(value) and getattr(value, "__file__", None):
+            yield Path(str(value.__file__)).read_bytes()
+    elif isinstance(value, type) or (callable(value) and from_library(value) and hasattr(value, "__qualname__")):
+        yield from (value.__module__, value.__qualname__)
+        if isinstance(value, type) and not from_library(value):
+            yield from (part for part in vars(value).values() if isinstance(part, FunctionType | property))
+            yield value.__bases__
+    elif isinstance(value, FunctionType):
+        yield from (value.__code__, seen_by(value))
+    elif isinstance(value, property):
+        yield value.fget
+    elif hasattr(value, "__wrapped__"):
+        yield value.__wrapped__
+    elif hasattr(value, "__array__"):
+        yield np.asarray(value)
+    else:
+        yield from (type(value), getattr(value, "__name__", ""), getattr(value, "__dict__", {}))
+
+
+def _array(value: Any) -> Iterator[Any]:
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    array = np.asarray(value)
+    yield f"{array.dtype.str} {array.shape}"
+    yield array.tolist() if array.dtype.hasobject else array.tobytes()

@@ -1,0 +1,94 @@
+"""How a calibration ended, as data: a status, and typed diagnostics that say what a user should know about the run.
+
+Text is presentation. Reports, exit codes, warnings and tests look at `Status`, `Code` and `Severity`; no code reads
+a message.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, IntEnum, StrEnum
+
+
+class Status(Enum):
+    """How the search for the learning rate ended. The value of each member is its message."""
+
+    CONVERGED = "The credible sets cover at the requested level."
+    MAX_ITERATIONS = "The search stopped at its maximum number of iterations."
+    NO_CROSSING = "Coverage does not cross the requested level in the searched range of learning rates."
+    NOT_REACHED = "The sampler did not reach the requested learning rate."
+    UNRELIABLE = "The particles at the reported learning rate cannot be relied on."
+    INTERRUPTED = "The calibration was interrupted; this is the best result so far."
+
+
+class Severity(IntEnum):
+    """How much a diagnostic matters: a note, something to check, or a reason not to rely on the answer."""
+
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+
+
+class Code(StrEnum):
+    """What a diagnostic is about."""
+
+    REPAIRED = "repaired"
+    """Replicates with degenerate importance weights were resampled by SMC."""
+    ESS_COLLAPSED = "ess-collapsed"
+    """Replicates have almost no effective particles."""
+    ESS_LOW = "ess-low"
+    """The typical effective sample size of a replicate is low."""
+    NOT_MIXED = "not-mixed"
+    """Particles of some replicates still depend on where they started."""
+    NOT_REACHED = "not-reached"
+    """Replicates did not reach the requested learning rate."""
+    LEVEL_UNDEFINED = "level-undefined"
+    """The critical level of some replicates is NaN."""
+    INVALID_LOSS = "invalid-loss"
+    """The loss was NaN at some particles."""
+    POPULATIONS_DISAGREE = "populations-disagree"
+    """Independent populations of initial draws disagree: the posterior may have several modes."""
+    NO_CROSSING = "no-crossing"
+    """Where coverage stays on one side of the level, or is not monotone."""
+    MAX_ITERATIONS = "max-iterations"
+    """The search used all its iterations."""
+    NOT_REFINED = "not-refined"
+    """The learning rate could not be refined on the coverage curve."""
+    ETA_SE_UNKNOWN = "eta-se-unknown"
+    """The standard error of the learning rate could not be computed."""
+    NOT_AUDITED = "not-audited"
+    """The audit by an independent sampler could not run."""
+    AUDIT_FAILED = "audit-failed"
+    """An independent sampler disagrees with the particles."""
+    FALLBACK = "fallback"
+    """Another sampler replaced the one that failed."""
+    FALLBACK_FAILED = "fallback-failed"
+    """The sampler that should have replaced the one that failed, failed too."""
+
+
+ABOUT_THE_SAMPLER = frozenset({Code.NOT_AUDITED, Code.AUDIT_FAILED, Code.FALLBACK, Code.FALLBACK_FAILED})
+"""Diagnostics that also hold for another level or region computed from the same particles."""
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One finding about a run.
+
+    Attributes:
+        code: what the finding is about.
+        severity: how much it matters.
+        count: the number of replicates (or evaluations) concerned; 0 where the finding is not about a number of them.
+        message: the finding as a sentence, with the remedy where there is one.
+    """
+
+    code: Code
+    severity: Severity
+    count: int
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def worst(diagnostics: Iterable[Diagnostic]) -> Severity:
+    """Return the largest severity, `Severity.INFO` if there is none."""
+    return max((diagnostic.severity for diagnostic in diagnostics), default=Severity.INFO)
