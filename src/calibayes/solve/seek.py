@@ -108,7 +108,7 @@ def solve(
     takes no time the first is a fitted one, which leads on if it meets the level.
     """
     searching: Any = None
-    first, quick = eta, loop.journal.note("quick", lambda: loop.sampler.quick(loop.target, state))
+    first, quick = eta, loop.journal.note("quick", lambda: loop.sampler.refine_is_cheap(loop.target, state))
     sure = quick
     for _ in range(limit):
         state = loop.mend_at_once(state, eta, live) if sure else state
