@@ -23,7 +23,7 @@ from unittest.mock import patch
 import jax
 
 import calibayes as cb
-from calibayes._backend import room
+from calibayes._backend import memory as compiled_memory
 from calibayes.io import versions
 
 RESULTS = Path(__file__).parents[1] / "results" / "soak.json"
@@ -116,13 +116,13 @@ def new_shapes(seconds: float) -> dict[str, Any]:
     """A number of observations that there has not been yet, every time."""
     until, held, mapped, forgot = time.perf_counter() + seconds, [], [], 0
 
-    def make_room() -> bool:
+    def clear_caches_if_full(min_interval: float = 0.0) -> bool:
         nonlocal forgot
-        made = room.make_room(SHARE)
+        made = compiled_memory.clear_caches_if_full(SHARE)
         forgot += made
         return made
 
-    with patch.object(sys.modules["calibayes.calibrate"], "make_room", make_room):
+    with patch.object(sys.modules["calibayes.calibrate"], "clear_caches_if_full", clear_caches_if_full):
         while time.perf_counter() < until or not forgot:
             once(101 + len(held), len(held))
             held.append(memory())

@@ -1,17 +1,19 @@
-"""What studies are made of, by name; nothing here computes."""
+"""Names and settings of the studies. This module imports nothing, so that the command line can print its help quickly."""
 
 MEDIAN_REGRESSION = "median regression"
 HEART_DISEASE = "heart disease SVM"
 SIZES = (100, 400, 1600)
 SAMPLERS = ("transport", "smc", "mcmc")
-KNOWN = "known"
-"""In a sampler's place: the eta that the truth asks for, which a calibration does not know."""
+ORACLE = "oracle"
+"""In place of a sampler: the largest eta at which the set contains the true parameter, unknown to a calibration."""
 REGIONS = ("box", "ellipsoid", "hpd", "slope")
-"""In the order they are calibrated in: the first from nothing, the others from its particles."""
+"""Regions of a case, in the order of calibration: the first from scratch, the others from its particles."""
 ERRORS = ("normal", "heteroscedastic", "t3", "contaminated")
 LOSSES = ("quantile", "huber", "squared")
 
-ROWS = 500
-"""Bootstrap rows, as in the paper."""
+REPLICATES = 500
+"""Number of bootstrap replicates, as in the paper."""
 PARTICLES = {MEDIAN_REGRESSION: 1000, HEART_DISEASE: 4000}
+"""Number of particles of GPC-SMC, as in the paper."""
 DRAWS = 20_000
+"""Number of draws of GPC-MCMC, as in the paper."""

@@ -1,69 +1,36 @@
-"""What is stored, summed up: cells, and tables of them for a terminal or a page."""
+"""Summaries of stored results: cells of comparable calibrations, and tables of them for a terminal or a page."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-from rich import box
-from rich.table import Table as RichTable
 
-from studies.names import KNOWN, REGIONS
+from benchmarks.common import Table
+from studies.names import ORACLE, REGIONS
 from studies.store import Line
 
 NAMES = {"mcmc": "GPC-MCMC", "smc": "GPC-SMC", "transport": "transport"}
-ORDER = ("mcmc", "smc", "transport", "eta 1", "sandwich", KNOWN)
+ORDER = ("mcmc", "smc", "transport", "eta 1", "sandwich", ORACLE)
 PAPER_COVERAGE = {("mcmc", 100): 97.0, ("mcmc", 400): 93.5, ("mcmc", 1600): 95.0}
 PAPER_COVERAGE |= {("smc", 100): 96.0, ("smc", 400): 94.0, ("smc", 1600): 94.5}
 """Table 1 of the paper."""
 PAPER_ETA = {100: 1.6, 400: 1.4, 1600: 1.1}
 PAPER_SVM_ETA = 0.09
 PAPER_SVM_TIMES = {"mcmc": (18.0, 0.335), "smc": (10.7, 0.017)}
-"""Median minutes and their coefficient of variation, on 64 cores in MATLAB (section 3.2)."""
+"""Median minutes and coefficient of variation, on 64 cores in MATLAB (section 3.2 of the paper)."""
 
-
-_WIDEST = 20
-"""Columns narrower than this are not broken."""
-
-
-_USUAL = ("SVM", "N 1,600")
-_FEW = 20
-"""Datasets, below which a share says nothing."""
-_SOME = 5
-"""Runs, below which a coefficient of variation says nothing."""
-"""Variants that differ from nothing."""
-
-
-class Table(NamedTuple):
-    """Columns and rows of text."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def markdown(self) -> str:
-        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-    def rich(self) -> RichTable:
-        table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False)
-        for at, name in enumerate(self.columns):
-            number = any(row[at][:1].isdigit() for row in self.rows) and not any(
-                row[at][:1].isalpha() for row in self.rows
-            )
-            # Names may be broken into lines; numbers may not.
-            widest = max((len(row[at]) for row in self.rows), default=0)
-            table.add_column(
-                name, justify="right" if number else "left", min_width=min(widest, _WIDEST), overflow="fold"
-            )
-        for row in self.rows:
-            table.add_row(*row)
-        return table
+_REFERENCE_VARIANTS = ("SVM", "N 1,600")
+"""Variants of the open question that differ from our reading of the paper in nothing."""
+_MIN_DATASETS = 20
+"""Number of data sets below which a coverage is not shown in the short table."""
+_MIN_RUNS = 5
+"""Number of runs below which a coefficient of variation is not shown."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """All datasets of one problem, size, sampler and region."""
+    """All data sets of one problem, size, sampler and region."""
 
     problem: str
     n: int
@@ -77,12 +44,12 @@ class Cell:
 
     @property
     def coverage(self) -> float:
-        """Share of datasets whose 95% set holds the true parameter."""
+        """Share of data sets whose 95% set contains the true parameter."""
         return float(np.mean([line.covered for line in self.lines]))
 
     @property
     def coverage_se(self) -> float:
-        """Its Monte Carlo error, were the true coverage 95%."""
+        """Standard error of the coverage if the true coverage is 95%."""
         return float(np.sqrt(0.95 * 0.05 / self.number))
 
     @property
@@ -92,65 +59,67 @@ class Cell:
 
     @property
     def seconds(self) -> np.ndarray:
-        """Of calibrations from nothing in which nothing was compiled."""
-        return np.array([line.seconds for line in self.lines if line.how == "warm"])
+        """Times of calibrations from scratch without compilation."""
+        return np.array([line.seconds for line in self.lines if line.timing == "warm"])
 
     @property
     def variation(self) -> float:
-        """Coefficient of variation of the seconds."""
+        """Coefficient of variation of the times."""
         return float(self.seconds.std(ddof=1) / self.seconds.mean()) if len(self.seconds) > 1 else float("nan")
 
     @property
-    def warned(self) -> str:
-        """How many did not converge, and how many did so with a warning."""
-        lost = sum(not line.converged for line in self.lines)
-        return f"{lost}, {sum(bool(line.note) for line in self.lines) - lost}"
+    def warnings(self) -> str:
+        """Number of calibrations that did not converge, and of those that converged with diagnostics."""
+        failed = sum(not line.converged for line in self.lines)
+        return f"{failed}, {sum(bool(line.note) for line in self.lines) - failed}"
 
     @property
-    def share(self) -> str:
+    def coverage_text(self) -> str:
         return f"{100 * self.coverage:.1f} ({100 * self.coverage_se:.1f})"
 
 
 def cells(lines: Iterable[Line]) -> list[Cell]:
-    """By problem and region as they came, N and sampler in order; the paper's regions in theirs."""
+    """Group lines into cells, ordered by problem, N, region and sampler.
+
+    Problems, and regions other than those of the paper, keep the order of their first line.
+    """
     groups: dict[tuple[str, int, str, str], list[Line]] = {}
     for line in lines:
         groups.setdefault((line.problem, line.n, line.region, line.sampler), []).append(line)
-    problems, regions = (
-        [*dict.fromkeys(key[0] for key in groups)],
-        [*dict.fromkeys((*REGIONS, *(k[2] for k in groups)))],
-    )
-    ranked = sorted(
+    problems = [*dict.fromkeys(key[0] for key in groups)]
+    regions = [*dict.fromkeys((*REGIONS, *(key[2] for key in groups)))]
+    ordered = sorted(
         groups, key=lambda key: (problems.index(key[0]), key[1], regions.index(key[2]), ORDER.index(key[3]))
     )
     return [
         Cell(problem, n, sampler, region, tuple(groups[problem, n, region, sampler]))
-        for problem, n, region, sampler in ranked
+        for problem, n, region, sampler in ordered
     ]
 
 
 def timed(lines: Sequence[Line]) -> list[Cell]:
-    """The box, on the machine where most calibrations were timed: seconds of several do not compare."""
-    return cells(line for line in _of_one_machine(lines) if line.how == "warm")
+    """Return cells of the box on the machine with most timed calibrations; times of several do not compare."""
+    return cells(line for line in _main_machine(lines) if line.timing == "warm")
 
 
-def jit(lines: Sequence[Line]) -> dict[tuple[int, str], float]:
-    """The shortest seconds by N and method, of those of which there are only such as had to be compiled first."""
-    known = {(cell.n, cell.sampler) for cell in timed(lines)}
-    cold = cells(line for line in _of_one_machine(lines) if line.how == "cold" and line.sampler in NAMES)
+def compiled_only(lines: Sequence[Line]) -> dict[tuple[int, str], float]:
+    """Return the shortest time by N and method, for methods whose every timed calibration had to compile."""
+    warm = {(cell.n, cell.sampler) for cell in timed(lines)}
+    cold = cells(line for line in _main_machine(lines) if line.timing == "cold" and line.sampler in NAMES)
     shortest = {(cell.n, cell.sampler): min(line.seconds for line in cell.lines) for cell in cold}
-    return {which: seconds for which, seconds in shortest.items() if which not in known}
+    return {key: seconds for key, seconds in shortest.items() if key not in warm}
 
 
-def _of_one_machine(lines: Sequence[Line]) -> list[Line]:
+def _main_machine(lines: Sequence[Line]) -> list[Line]:
     box = [line for line in lines if line.region == "box"]
-    machines = Counter(line.machine for line in box if line.how == "warm").most_common(1)
+    machines = Counter(line.machine for line in box if line.timing == "warm").most_common(1)
     return [line for line in box if machines and line.machine == machines[0][0]]
 
 
 def table1(lines: Sequence[Line]) -> Table:
+    """Return coverage and eta of every cell beside the numbers of the paper."""
     rows = []
-    for cell in cells(line for line in lines if line.sampler != KNOWN):
+    for cell in cells(line for line in lines if line.sampler != ORACLE):
         paper = PAPER_COVERAGE.get((cell.sampler, cell.n)) if cell.region == "box" else None
         rows.append(
             [
@@ -159,144 +128,156 @@ def table1(lines: Sequence[Line]) -> Table:
                 NAMES[cell.sampler],
                 f"{cell.number}",
                 "" if paper is None else f"{paper:.1f}",
-                cell.share,
+                cell.coverage_text,
                 "" if paper is None else f"{PAPER_ETA[cell.n]:.1f}",
                 _quartiles(cell.etas, ".2f"),
-                cell.warned,
+                cell.warnings,
             ]
         )
-    columns = ["N", "set", "method", "datasets", "paper, %", "covered, % (error)", "paper's eta"]
+    columns = ["N", "region", "method", "data sets", "paper: coverage, %", "coverage, % (SE)", "paper: eta"]
     return Table([*columns, "eta: median (quartiles)", "not converged, warned"], rows)
 
 
-def short_table1(lines: Sequence[Line], of_one_machine: Sequence[Line]) -> Table:
-    """The box alone, with the seconds of some lines; no share of a few datasets."""
-    seconds = {(cell.n, cell.sampler): np.median(cell.seconds) for cell in timed(of_one_machine)}
+def short_table1(lines: Sequence[Line], machine_lines: Sequence[Line]) -> Table:
+    """Return coverage and eta of the box, with the times of the lines of one machine."""
+    seconds = {(cell.n, cell.sampler): np.median(cell.seconds) for cell in timed(machine_lines)}
     rows = []
-    for cell in cells(line for line in lines if line.region == "box" and line.sampler != KNOWN):
-        paper, took = PAPER_COVERAGE.get((cell.sampler, cell.n)), seconds.get((cell.n, cell.sampler))
+    for cell in cells(line for line in lines if line.region == "box" and line.sampler != ORACLE):
+        paper, median_seconds = PAPER_COVERAGE.get((cell.sampler, cell.n)), seconds.get((cell.n, cell.sampler))
         rows.append(
             [
                 f"{cell.n:,}",
                 NAMES[cell.sampler],
                 "" if paper is None else f"{paper:.1f}",
-                cell.share if cell.number >= _FEW else "-",
+                cell.coverage_text if cell.number >= _MIN_DATASETS else "-",
                 f"{cell.number}",
                 f"{np.median(cell.etas):.2f}",
-                "" if took is None else f"{took:.1f}",
+                "" if median_seconds is None else f"{median_seconds:.1f}",
             ]
         )
-    return Table(["N", "method", "paper, %", "covered, % (error)", "datasets", "median eta", "seconds"], rows)
+    columns = ["N", "method", "paper: coverage, %", "coverage, % (SE)", "data sets", "median eta", "seconds"]
+    return Table(columns, rows)
 
 
-def asked(lines: Sequence[Line]) -> Table:
-    """What transport found, beside the one eta whose sets would have held the truth in 95% of the datasets.
+def oracle(lines: Sequence[Line]) -> Table:
+    """Compare the calibrated eta with the one common eta that would cover the truth in 95% of the data sets.
 
-    A set holds the truth if eta is at most what the truth asks for there, so that eta is a quantile of those.
+    A set contains the truth if eta is at most the oracle eta of its data set, so the common eta is the 5% quantile of
+    the oracle etas.
     """
-    both = {line.key[:3] + line.key[4:] for line in lines if line.sampler == KNOWN}
-    lines = [line for line in lines if line.key[:3] + line.key[4:] in both]
-    by_key = {(cell.n, cell.region, cell.sampler): cell for cell in cells(lines)}
+    in_oracle = {line.key[:3] + line.key[4:] for line in lines if line.sampler == ORACLE}
+    by_key = {
+        (cell.n, cell.region, cell.sampler): cell
+        for cell in cells(line for line in lines if line.key[:3] + line.key[4:] in in_oracle)
+    }
     rows = []
     for (n, region, sampler), cell in by_key.items():
-        if sampler == KNOWN and (found := by_key.get((n, region, "transport"))):
-            spread = np.sqrt(0.95 * 0.05 / cell.number)
-            low, right, high = np.quantile(cell.etas, np.clip([0.05 - spread, 0.05, 0.05 + spread], 0, 1))
-            middle = np.median(found.etas)
+        if sampler == ORACLE and (calibrated := by_key.get((n, region, "transport"))):
+            se = np.sqrt(0.95 * 0.05 / cell.number)
+            low, common, high = np.quantile(cell.etas, np.clip([0.05 - se, 0.05, 0.05 + se], 0, 1))
+            median_eta = np.median(calibrated.etas)
             rows.append(
                 [
                     f"{n:,}",
                     region,
                     f"{cell.number}",
-                    f"{right:.2f} ({low:.2f}, {high:.2f})",
-                    f"{middle:.2f}",
-                    f"{100 * np.mean(cell.etas >= middle):.1f}",
-                    f"{100 * found.coverage:.1f}",
+                    f"{common:.2f} ({low:.2f}, {high:.2f})",
+                    f"{median_eta:.2f}",
+                    f"{100 * np.mean(cell.etas >= median_eta):.1f}",
+                    f"{100 * calibrated.coverage:.1f}",
                 ]
             )
-    columns = ["N", "set", "datasets", "one eta that covers 95% (error)", "median calibrated eta"]
-    return Table([*columns, "covered with that for all, %", "covered as calibrated, %"], rows)
+    columns = ["N", "region", "data sets", "common eta that covers 95% (± SE)", "median calibrated eta"]
+    return Table([*columns, "coverage with that median for all, %", "coverage as calibrated, %"], rows)
 
 
 def times(lines: Sequence[Line]) -> Table:
-    found = timed(lines)
-    fastest = {cell.n: np.median(cell.seconds) for cell in found if cell.sampler == "transport"}
+    """Return computation times by N and method, relative to transport."""
+    warm = timed(lines)
+    transport = {cell.n: np.median(cell.seconds) for cell in warm if cell.sampler == "transport"}
     rows = []
-    for cell in found:
-        ratio = f"{np.median(cell.seconds) / fastest[cell.n]:.1f}" if cell.n in fastest else ""
+    for cell in warm:
+        ratio = f"{np.median(cell.seconds) / transport[cell.n]:.1f}" if cell.n in transport else ""
         seconds = _quartiles(cell.seconds, ".2f")
-        variation = f"{cell.variation:.2f}" if len(cell.seconds) >= _SOME else ""
+        variation = f"{cell.variation:.2f}" if len(cell.seconds) >= _MIN_RUNS else ""
         rows.append([f"{cell.n:,}", NAMES[cell.sampler], str(len(cell.seconds)), seconds, variation, ratio])
-    bounds = jit(lines).items()
+    bounds = compiled_only(lines).items()
     rows += [[f"{n:,}", NAMES[sampler], "0", f"at most {bound:.2f}", "", ""] for (n, sampler), bound in bounds]
     rows.sort(key=lambda row: (int(row[0].replace(",", "")), row[1]))
     columns = ["N", "method", "runs", "seconds: median (quartiles)", "coefficient of variation"]
     return Table([*columns, "relative to transport"], rows)
 
 
-def figure5(lines: Sequence[Line], of_one_machine: Sequence[Line] | None = None) -> Table:
-    """Etas of all, and seconds of some, unless told of the same."""
-    own_lines = lines if of_one_machine is None else of_one_machine
-    times = {cell.sampler: cell for cell in timed(own_lines)}
-    bounds = {sampler: f"< {seconds:.0f}" for (_, sampler), seconds in jit(own_lines).items()}
+def figure5(lines: Sequence[Line], machine_lines: Sequence[Line] | None = None) -> Table:
+    """Return etas of all lines, and times of the lines of one machine (default: of the same lines)."""
+    machine_lines = lines if machine_lines is None else machine_lines
+    warm = {cell.sampler: cell for cell in timed(machine_lines)}
+    bounds = {sampler: f"< {seconds:.0f}" for (_, sampler), seconds in compiled_only(machine_lines).items()}
     rows = []
     for cell in cells(lines):
         minutes, variation = PAPER_SVM_TIMES.get(cell.sampler, (None, None))
-        own = times.get(cell.sampler)
-        middle, low, high = np.quantile(cell.etas, [0.5, 0, 1])
+        times_cell = warm.get(cell.sampler)
+        median_eta, low, high = np.quantile(cell.etas, [0.5, 0, 1])
         rows.append(
             [
                 NAMES[cell.sampler],
-                "0" if own is None else str(len(own.seconds)),
-                bounds.get(cell.sampler, "") if own is None else f"{np.median(own.seconds):.2g}",
-                "" if own is None or len(own.seconds) < _SOME else f"{own.variation:.3f}",
+                "0" if times_cell is None else str(len(times_cell.seconds)),
+                bounds.get(cell.sampler, "") if times_cell is None else f"{np.median(times_cell.seconds):.2g}",
+                "" if times_cell is None or len(times_cell.seconds) < _MIN_RUNS else f"{times_cell.variation:.3f}",
                 "" if minutes is None else f"{60 * minutes:.0f}",
                 "" if variation is None else f"{variation:.3f}",
                 str(len(cell.etas)),
-                f"{middle:.3f}",
+                f"{median_eta:.3f}",
                 f"{low:.3f}, {high:.3f}",
                 "" if minutes is None else f"{PAPER_SVM_ETA}",
             ]
         )
-    columns = ["method", "timed", "s", "variation", "paper: s", "variation"]
-    return Table([*columns, "seeds", "eta", "range", "paper"], rows)
+    columns = ["method", "timed runs", "seconds", "variation", "paper: seconds", "paper: variation"]
+    return Table([*columns, "seeds", "eta", "range", "paper: eta"], rows)
 
 
 def misspecified(lines: Sequence[Line]) -> Table:
+    """Return the coverage of the calibrated sets, of those at eta = 1 and of the Wald sets."""
     by_key = {(cell.problem, cell.region, cell.sampler): cell for cell in cells(lines)}
     rows = []
     for (problem, region, sampler), cell in by_key.items():
         if sampler == "transport":
-            beside = [by_key[problem, region, other] for other in ("eta 1", "sandwich")]
-            shares = [f"{100 * other.coverage:.1f}" for other in beside]
-            rows.append(
-                [problem, region, str(cell.number), cell.share, *shares, f"{np.median(cell.etas):.2f}", cell.warned]
-            )
-    columns = ["errors, loss", "set", "datasets", "calibrated, % (error)", "eta = 1", "sandwich", "median eta"]
+            others = [by_key[problem, region, other] for other in ("eta 1", "sandwich")]
+            coverages = [f"{100 * other.coverage:.1f}" for other in others]
+            median_eta = f"{np.median(cell.etas):.2f}"
+            rows.append([problem, region, str(cell.number), cell.coverage_text, *coverages, median_eta, cell.warnings])
+    columns = ["errors, loss", "region", "data sets", "calibrated, % (SE)", "eta = 1, %", "sandwich, %", "median eta"]
     return Table([*columns, "not converged, warned"], rows)
 
 
 def by_variant(lines: Sequence[Line]) -> Table:
-    known = {cell: f"{ratio:.2f}" for ratio, _, cell in ratios(lines)}
+    """Return eta and coverage of every variant of the open question."""
+    ratio_texts = {cell: f"{ratio:.2f}" for ratio, _, cell in ratios(lines)}
     rows = []
     for cell in cells(lines):
-        covered = "" if np.isnan(cell.coverage) else cell.share
-        middle = f"{np.median(cell.etas):.3f}" if len(cell.etas) else ""
-        rows.append([cell.problem, cell.region, str(cell.number), middle, known.get(cell, ""), covered, cell.warned])
-    columns = ["variant", "set", "runs", "median eta", "median ratio to the box, same data"]
-    columns += ["covered, % (error)", "not converged, warned"]
-    return Table(columns, rows)
+        coverage = "" if np.isnan(cell.coverage) else cell.coverage_text
+        median_eta = f"{np.median(cell.etas):.3f}" if len(cell.etas) else ""
+        ratio = ratio_texts.get(cell, "")
+        rows.append([cell.problem, cell.region, str(cell.number), median_eta, ratio, coverage, cell.warnings])
+    columns = ["variant", "region", "runs", "median eta", "median ratio to the box on the same data"]
+    return Table([*columns, "coverage, % (SE)", "not converged, warned"], rows)
 
 
 def ratios(lines: Sequence[Line]) -> list[tuple[float, float, Cell]]:
-    """Of every variant: the median ratio of its etas to the box's on the same data, and the box's own median."""
-    usual = {(line.n, line.dataset): line.eta for line in lines if line.problem in _USUAL and line.region == "box"}
+    """Return the median ratio of each variant's etas to the box on the same data, and the median eta of the box."""
+    reference = {
+        (line.n, line.dataset): line.eta
+        for line in lines
+        if line.problem in _REFERENCE_VARIANTS and line.region == "box"
+    }
     found = []
     for cell in cells(lines):
-        own = [line.eta / usual[line.n, line.dataset] for line in cell.lines if (line.n, line.dataset) in usual]
-        if np.isfinite(own).any():
-            middle = float(np.median([eta for (n, _), eta in usual.items() if n == cell.n]))
-            found.append((float(np.nanmedian(own)), middle, cell))
+        values = [
+            line.eta / reference[line.n, line.dataset] for line in cell.lines if (line.n, line.dataset) in reference
+        ]
+        if np.isfinite(values).any():
+            median_eta = float(np.median([eta for (n, _), eta in reference.items() if n == cell.n]))
+            found.append((float(np.nanmedian(values)), median_eta, cell))
     return found
 
 

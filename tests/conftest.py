@@ -4,7 +4,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from calibayes._backend.room import make_room
+from calibayes._backend.memory import clear_caches_if_full
 
 # What is compiled is kept for the other worker and for the next run.
 CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
@@ -26,7 +26,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def _room_for_compiled_programs():
     """So that no worker runs out of maps, and both stay small."""
     yield
-    make_room(0.3)
+    clear_caches_if_full(0.3)
 
 
 @pytest.fixture(scope="session")

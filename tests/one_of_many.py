@@ -50,6 +50,6 @@ if __name__ == "__main__":
     cluster.PATIENCE = 10.0
     if victim == jax.process_index():
         killed_after(steps)
-    with cb.mesh(rows=rows, observations=observations):
+    with cb.mesh(replicates=rows, observations=observations):
         what = found(seeds[jax.process_index()], path)
     print(json.dumps({"devices": len(jax.devices()), **what}), flush=True)

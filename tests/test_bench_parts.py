@@ -16,7 +16,7 @@ from benchmarks.speed import algorithms, at_scale, large, memory, passes, peers,
 from benchmarks.speed.measured import Measured, Ratio, Report
 from benchmarks.speed.page import write
 
-import made
+import example_results
 from calibayes._core.particles import Particles
 
 TINY = problems.Sizes(quick=True, rows=6, particles=20, large=30, middle=30, draws=400, doublings=1, repeats=1)
@@ -122,7 +122,7 @@ def test_cold_start(printed, quick):
 
 def test_scaling_doubles_one_size_at_a_time(monkeypatch):
     """A calibration whose time is as its rows squared, and as nothing else."""
-    monkeypatch.setattr(scaling.cb, "calibrate", lambda *_, bootstrap, **__: made.result(eta=float(bootstrap)))
+    monkeypatch.setattr(scaling.cb, "calibrate", lambda *_, bootstrap, **__: example_results.make_result(eta=float(bootstrap)))
     monkeypatch.setattr(scaling, "timed", lambda call: (None, call().eta ** 2))
     figures = scaling.measure(TINY).figures
     assert figures["calibration in B"]["sizes"] == [6, 12]
@@ -134,13 +134,13 @@ def test_scaling_doubles_one_size_at_a_time(monkeypatch):
 
 def test_algorithms_are_compared_on_the_same_rows(monkeypatch):
     """Transport in one second; ten iterations of GPC-SMC in 40, and of GPC-MCMC at three each; and one second."""
-    rows, one = [], made.result()
-    many = made.result(trace=one.trace * 10, converged=False)
+    rows, one = [], example_results.make_result()
+    many = example_results.make_result(trace=one.trace * 10, converged=False)
 
     def method(result):
         def call(*_, bootstrap, max_iterations=None, **__):
             rows.append(np.asarray(bootstrap))
-            return result if max_iterations is None else made.result(trace=one.trace * max_iterations)
+            return result if max_iterations is None else example_results.make_result(trace=one.trace * max_iterations)
 
         return call
 
@@ -164,14 +164,14 @@ def test_peers_pay_for_every_learning_rate(monkeypatch):
         SimpleNamespace(target=None, sampler=sampler),
         SimpleNamespace(state=Particles(theta, even, even, even)),
     )
-    result = made.result(calibration=SimpleNamespace(loop=loop, found=found))
+    result = example_results.make_result(calibration=SimpleNamespace(loop=loop, found=found))
     one = SimpleNamespace(target=None, sampler=SimpleNamespace(snapshots=lambda target, state: [(None, state)]))
-    half = made.result(calibration=SimpleNamespace(loop=one, found=found))
+    half = example_results.make_result(calibration=SimpleNamespace(loop=one, found=found))
     assert peers.transport_size(result) > 1.2 * peers.transport_size(half)
     draw = np.random.default_rng(0).normal
     ours = lambda model, data, **_: replace(result, draws=draw(size=(100, k := data[0].shape[1])), estimate=np.zeros(k))
     monkeypatch.setattr(peers.cb, "calibrate", ours)
-    monkeypatch.setattr(peers.cb, "gpc_smc", lambda *_, **__: made.result(trace=result.trace * 6))
+    monkeypatch.setattr(peers.cb, "gpc_smc", lambda *_, **__: example_results.make_result(trace=result.trace * 6))
     monkeypatch.setattr(algorithms, "timed", lambda call: (call(), 1.0))
 
     def slow(rows, sizes):

@@ -11,7 +11,7 @@ import pytest
 import calibayes as cb
 from calibayes._validate import checks
 from calibayes._validate import functions as sound
-from calibayes._validate.checks import as_key, check_data, check_numbers
+from calibayes._validate.checks import as_key, check_data, check_search_settings
 from calibayes.solve import seek
 
 N = 30
@@ -132,7 +132,7 @@ VALUE_ERRORS = {
     ),
     "max_iterations": ({"max_iterations": 0}, "max_iterations must be at least 1"),
     "region": ({"region": "ball"}, "region must be one of hpd, ellipsoid.* got 'ball'"),
-    "interval": ({"region": cb.regions.Interval(2)}, r"Interval\(2\) asks for a parameter that is not there"),
+    "interval": ({"region": cb.regions.Interval(2)}, r"Interval\(2\) is out of range"),
     "functional": ({"region": cb.regions.Functional(lambda t: 2 * t)}, r"Functional\(fn\) needs .* scalar"),
     "sampler": ({"sampler": "gibbs"}, "sampler must be one of auto, transport, smc, mcmc, .* got 'gibbs'"),
     "estimate": ({"estimate": "median"}, "estimate must be one of mean, mode, minimizer .* got 'median'"),
@@ -308,7 +308,7 @@ def test_numbers_that_do_not_fit():
 def test_level_tolerance_and_rows_must_fit(level, tolerance, n_replicates, message, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises((ValueError, TypeError), match=message):
-        check_numbers(level, tolerance, None, 10, n_replicates, to_tolerance=True)
+        check_search_settings(level, tolerance, None, 10, n_replicates, to_tolerance=True)
 
 
 @pytest.fixture

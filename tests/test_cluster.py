@@ -137,6 +137,6 @@ def test_one_process_needs_nobody(monkeypatch):
     cluster.join()
     assert cluster.leads()
     cluster.agree({"data": "a"})
-    with cluster.guarded():
+    with cluster.raise_cluster_errors():
         pass
     assert cluster._Guard.only is None

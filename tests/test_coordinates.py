@@ -31,7 +31,7 @@ class Bounded:
 @pytest.fixture(scope="module")
 def mixed():
     """One parameter of every kind: free, above a bound, below one, between two."""
-    return Coordinates.of(Bounded(), 4)
+    return Coordinates.from_prior(Bounded(), 4)
 
 
 def grid(shape):
@@ -67,15 +67,15 @@ def test_log_jacobian_is_that_of_the_map(mixed):
     np.testing.assert_allclose(log_jacobian(mixed, z), np.linalg.slogdet(jacobians)[1], rtol=1e-5, atol=1e-5)
     # Each kind by itself, so that two errors cannot cancel: the map is diagonal.
     for k in range(4):
-        one = Coordinates.of(type("Prior", (), {"bounds": (LOW[k], HIGH[k])})(), 1)
+        one = Coordinates.from_prior(type("Prior", (), {"bounds": (LOW[k], HIGH[k])})(), 1)
         slope = np.abs(jacobians[:, k, k])
         np.testing.assert_allclose(log_jacobian(one, z[k : k + 1]), np.log(slope), rtol=1e-5, atol=1e-5)
 
 
 def test_parameters_without_bounds_are_their_own_coordinates():
     for prior in (object(), cb.priors.Normal(), type("Prior", (), {"bounds": (-np.inf, np.inf)})()):
-        free = Coordinates.of(prior, 4)
-        assert free.free
+        free = Coordinates.from_prior(prior, 4)
+        assert free.unbounded
         z = jnp.asarray(grid((3, 20)))
         assert free.constrain(z) is z
         assert free.unconstrain(z) is z
@@ -95,7 +95,7 @@ def test_on_a_wall_and_far_out_nothing_is_lost(mixed):
     # Rounding alone would carry one in twelve of these over the wall.
     rng = np.random.default_rng(0)
     low, high = (rng.uniform(*ends, 200).astype(np.float32) for ends in ((-1, 1), (1, 2)))
-    narrow = constrain(Coordinates.of(type("Prior", (), {"bounds": (low, high)})(), 200), np.full(200, 60, np.float32))
+    narrow = constrain(Coordinates.from_prior(type("Prior", (), {"bounds": (low, high)})(), 200), np.full(200, 60, np.float32))
     assert (np.asarray(narrow) <= high).all()
 
 
@@ -103,7 +103,7 @@ def test_on_a_wall_and_far_out_nothing_is_lost(mixed):
 def test_bounds_that_make_no_sense(bounds):
     prior = type("Prior", (), {"bounds": bounds})()
     with pytest.raises(ValueError, match=r"prior\.bounds must be a pair \(low, high\) with low below high"):
-        Coordinates.of(prior, 2)
+        Coordinates.from_prior(prior, 2)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_bounds_that_make_no_sense(bounds):
 )
 def test_numpyro_supports(distribution, low, high):
     """A NumPyro prior's support says where the walls are."""
-    coordinates = Coordinates.of(as_prior(distribution), 2)
+    coordinates = Coordinates.from_prior(as_prior(distribution), 2)
     np.testing.assert_array_equal(coordinates.low, np.broadcast_to(low, 2))
     np.testing.assert_array_equal(coordinates.high, np.broadcast_to(high, 2))
 
@@ -185,7 +185,7 @@ def assert_moments(theta, weights, exact, size, slack=1.5):
 def test_posteriors_against_walls_have_their_exact_moments(walled, key):
     """Sampled from the prior in free coordinates: truncated normals, whose modes are at the walls or near them."""
     target, eta, exact = walled
-    assert not target.coordinates.free
+    assert not target.coordinates.unbounded
     particles = temper_from_prior(key, target, eta, 3000).particles
     drawn = target.constrained(particles)
     size = np.asarray(ess(drawn.log_weights))

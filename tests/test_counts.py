@@ -8,10 +8,9 @@ import pytest
 import calibayes as cb
 from calibayes import bootstrap
 from calibayes._backend.rng import replicate_keys
-from calibayes._core.counts import Drawn, Poissons, Stored, poisson_counts
+from calibayes._core.counts import DrawnCounts, PoissonSpec, StoredCounts, poisson_counts
 from calibayes._core.target import make_target
-from calibayes._validate import checks
-from calibayes.bootstrap import Multinomial, Poisson, drawn
+from calibayes.bootstrap import Multinomial, Poisson, draw_counts
 
 N, ROWS = 41, 7
 KEY = jax.random.key(3)
@@ -27,13 +26,13 @@ def stored():
 @pytest.mark.parametrize("length", [8, 16])
 def test_drawn_is_stored(stored, length):
     """Block by block, the data first, zero beyond the last observation; also of some rows in another order."""
-    counts = Drawn.of(Poissons(KEY, ROWS, N), length)
-    expected = Stored.of(stored, length)
-    np.testing.assert_array_equal(counts.every(), expected.every())
-    np.testing.assert_array_equal(counts.every()[:N, 0], 1)
-    np.testing.assert_array_equal(counts.every()[N:], 0)
+    counts = DrawnCounts.from_spec(PoissonSpec(KEY, ROWS, N), length)
+    expected = StoredCounts.from_array(stored, length)
+    np.testing.assert_array_equal(counts.to_array(), expected.to_array())
+    np.testing.assert_array_equal(counts.to_array()[:N, 0], 1)
+    np.testing.assert_array_equal(counts.to_array()[N:], 0)
     some = jnp.asarray([5, 0, 5, 2])
-    np.testing.assert_array_equal(counts.select(some).every(), expected.select(some).every())
+    np.testing.assert_array_equal(counts.select(some).to_array(), expected.select(some).to_array())
     np.testing.assert_allclose(counts.totals(), [N, *stored.sum(1)])
 
 
@@ -57,7 +56,7 @@ def test_poisson_is_poisson():
 
 def test_the_risk_is_the_same(stored):
     theta = jnp.asarray(np.random.default_rng(0).normal(size=(2, ROWS + 1, 30)), float)
-    targets = [make_target(MODEL, DATA, rows, 2) for rows in (stored, Poissons(KEY, ROWS, N))]
+    targets = [make_target(MODEL, DATA, rows, 2) for rows in (stored, PoissonSpec(KEY, ROWS, N))]
     np.testing.assert_array_equal(*[np.asarray(target.risk(theta)) for target in targets])
 
 
@@ -65,8 +64,7 @@ def test_calibration_by_drawn_counts(monkeypatch):
     """To the last digit, but that there is nothing to look at afterwards; and fresh rows are drawn likewise."""
     options = {"sampler": cb.Transport(n_particles=200), "seed": 1, "progress": False}
     expected = cb.calibrate(MODEL, DATA, bootstrap=Poisson(100), **options)
-    monkeypatch.setattr(bootstrap, "MANY", 100)
-    monkeypatch.setattr(checks, "MANY", 100)
+    monkeypatch.setattr(bootstrap, "CONFIG", bootstrap.BootstrapConfig(max_stored_counts=100))
     # A number of rows stands for Poisson's where the multinomial's would have to be stored.
     found = cb.calibrate(MODEL, DATA, bootstrap=100, **options)
     assert found.eta == expected.eta
@@ -77,6 +75,6 @@ def test_calibration_by_drawn_counts(monkeypatch):
 
 
 def test_others_are_stored():
-    assert isinstance(drawn(Multinomial(10), KEY, N), np.ndarray)
-    assert isinstance(drawn(Poisson(10), KEY, N), np.ndarray)
-    assert not isinstance(drawn(Poisson(200), KEY, 10**6), np.ndarray)
+    assert isinstance(draw_counts(Multinomial(10), KEY, N), np.ndarray)
+    assert isinstance(draw_counts(Poisson(10), KEY, N), np.ndarray)
+    assert not isinstance(draw_counts(Poisson(200), KEY, 10**6), np.ndarray)

@@ -1,4 +1,4 @@
-"""The paper's two problems: the data are the published ones, the generator has the moments it says."""
+"""Data sets of the paper: the published data, and the distribution of the simulated data."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ Z_SCORES = {
 
 
 @pytest.mark.parametrize(("predictors", "k"), [("paper", 7), ("all", 9), (("age", "ldl"), 2)])
-def test_shape_and_scale(predictors, k):
+def test_predictors_are_standardised(predictors, k):
     x, y = heart_disease(predictors)
     assert x.shape == (462, k + 1)
     assert y.shape == (462,)
@@ -22,7 +22,7 @@ def test_shape_and_scale(predictors, k):
     np.testing.assert_allclose(x[:, 1:].std(0, ddof=1), 1, rtol=1e-12)
 
 
-def test_cases_and_family_history():
+def test_numbers_of_cases_and_family_histories_are_the_published_ones():
     x, y = heart_disease()
     assert set(y) == {-1.0, 1.0}
     assert (y == 1).sum() == 160
@@ -31,8 +31,8 @@ def test_cases_and_family_history():
     assert (famhist > 0).sum() == 192
 
 
-def test_published_logistic_regression():
-    """Standardising changes no slope's z score: after four steps of Newton's they are the book's three decimals."""
+def test_logistic_regression_reproduces_the_published_z_scores():
+    """Standardising does not change the z scores of slopes; four Newton steps give the three published decimals."""
     x, y = heart_disease()
     theta = np.zeros(x.shape[1])
     for _ in range(4):
@@ -43,21 +43,21 @@ def test_published_logistic_regression():
     np.testing.assert_allclose(z[1:], [Z_SCORES[name] for name in PAPER_PREDICTORS], atol=6e-4)
 
 
-def test_predictors_come_in_the_order_asked_for():
-    everything, _ = heart_disease("all")
-    some, _ = heart_disease(("age", "typea"))
-    expected = everything[:, [1 + ALL_PREDICTORS.index(name) for name in ("age", "typea")]]
-    np.testing.assert_array_equal(some[:, 1:], expected)
+def test_predictors_are_in_the_requested_order():
+    complete, _ = heart_disease("all")
+    selected, _ = heart_disease(("age", "typea"))
+    expected = complete[:, [1 + ALL_PREDICTORS.index(name) for name in ("age", "typea")]]
+    np.testing.assert_array_equal(selected[:, 1:], expected)
 
 
 @pytest.mark.parametrize("predictors", ["seven", ("age", "height")])
-def test_unknown_predictors(predictors):
+def test_unknown_predictors_are_rejected(predictors):
     with pytest.raises(ValueError, match="predictors must be 'paper', 'all' or names among sbp, tobacco"):
         heart_disease(predictors)
 
 
-def test_median_regression_moments():
-    """Kolmogorov and Smirnov's test at 1e-4; a correlation of independent variables has error 1 / sqrt(n)."""
+def test_median_regression_has_the_distribution_of_the_paper():
+    """Kolmogorov-Smirnov tests at 1e-4; the correlation of independent variables has standard error 1 / sqrt(n)."""
     n = 20_000
     x, y = median_regression(n, seed=4)
     assert x.shape == (n, 2)
@@ -68,15 +68,15 @@ def test_median_regression_moments():
     assert abs(np.corrcoef(noise, x[:, 1])[0, 1]) < 4 / np.sqrt(n)
 
 
-def test_median_regression_seeds():
+def test_median_regression_depends_on_the_seed_only():
     x, y = median_regression(50, seed=1)
-    again_x, again_y = median_regression(50, seed=1)
-    np.testing.assert_array_equal(x, again_x)
-    np.testing.assert_array_equal(y, again_y)
+    same_x, same_y = median_regression(50, seed=1)
+    np.testing.assert_array_equal(x, same_x)
+    np.testing.assert_array_equal(y, same_y)
     assert (median_regression(50, seed=2)[1] != y).all()
 
 
 @pytest.mark.parametrize("n", [0, -3])
-def test_median_regression_needs_observations(n):
+def test_median_regression_requires_at_least_one_observation(n):
     with pytest.raises(ValueError, match=f"n must be at least 1; got {n}"):
         median_regression(n)

@@ -11,11 +11,11 @@ import pytest
 
 import calibayes as cb
 from calibayes._backend import devices
-from calibayes._backend.devices import mesh_for
+from calibayes._backend.devices import choose_mesh
 from calibayes._backend.jit import together
-from calibayes._core.counts import Poissons
+from calibayes._core.counts import PoissonSpec
 from calibayes._core.particles import normalise
-from calibayes._core.sandwich import influences, matching_eta, shifts
+from calibayes._core.sandwich import influences, matching_eta, mean_shifts
 from calibayes._core.target import Target, evaluate, make_target
 
 N, ROWS, K, M = 101, 10, 3, 24
@@ -43,8 +43,8 @@ def data():
 
 def target_on(shape, model, stored=True) -> Target:
     rng = np.random.default_rng(1)
-    counts = rng.multinomial(N, np.full(N, 1 / N), size=ROWS) if stored else Poissons(jax.random.key(3), ROWS, N)
-    with cb.mesh(rows=shape[0], observations=shape[1]):
+    counts = rng.multinomial(N, np.full(N, 1 / N), size=ROWS) if stored else PoissonSpec(jax.random.key(3), ROWS, N)
+    with cb.mesh(replicates=shape[0], observations=shape[1]):
         return make_target(MODELS[model], data(), counts, K)
 
 
@@ -94,7 +94,7 @@ def test_what_else_goes_over_observations(shape, stored):
         particles = particles.with_log_weights(normalise(-0.3 * particles.risk))
         moves = influences(target, particles, jnp.ones(2))
         eta = matching_eta(target, particles, jnp.ones(2))
-        found.append((target.totals(), np.asarray(moves)[:, :N], shifts(target, moves), eta))
+        found.append((target.totals(), np.asarray(moves)[:, :N], mean_shifts(target, moves), eta))
         # What fills up the last blocks does nothing.
         assert not np.asarray(moves)[:, N:].any()
     for one, many in zip(*found, strict=True):
@@ -106,7 +106,7 @@ def test_a_calibration_shared_out():
     """To one row of coverage: rounding flips an acceptance here and there."""
     options = {"sampler": cb.Transport(n_particles=150), "bootstrap": 61, "region": "box", "progress": False}
     one = cb.calibrate(MODELS["linear"], data(), seed=0, **options)
-    with cb.mesh(rows=2, observations=2):
+    with cb.mesh(replicates=2, observations=2):
         many = cb.calibrate(MODELS["linear"], data(), seed=0, **options)
     critical = one.curve.critical_etas()
     assert abs(int((critical < many.eta).sum()) - int((critical < one.eta).sum())) <= 1
@@ -115,12 +115,12 @@ def test_a_calibration_shared_out():
 def test_which_devices():
     """All of them where it is worth it, observations first; one otherwise."""
     assert len(jax.devices()) == 4
-    shape_for = lambda *sizes: None if (mesh := mesh_for(*sizes)) is None else mesh.devices.shape
+    shape_for = lambda *sizes: None if (mesh := choose_mesh(*sizes)) is None else mesh.devices.shape
     assert shape_for(100_000, 1_600_000, 500) == (1, 4)
     assert shape_for(3 * devices._FEWEST_BLOCKS, 500, 100_000) == (2, 2)
     assert shape_for(5, 80, 1_000_000) == (4, 1)
     assert shape_for(100, 1_600, 500) is None
-    with cb.mesh(rows=3):
+    with cb.mesh(replicates=3):
         assert shape_for(100, 1_600, 500) == (3, 1)
         with cb.mesh():
             assert shape_for(100_000, 1_600_000, 500) is None

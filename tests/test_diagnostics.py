@@ -15,7 +15,7 @@ from scipy.stats import chi2
 from calibayes._core.convergence import (
     min_ess,
     multi_ess,
-    multi_ess_of,
+    batch_means_ess,
     pareto_k,
     pareto_k_limit,
     population_ess,
@@ -123,7 +123,7 @@ def test_chain_that_does_not_move():
     assert multi_ess(still) == 0
     draws = np.random.default_rng(0).normal(size=1_000)
     for value in (3.3, 123.456):  # As MCMC passes them: raw, in single precision, where their mean is rounded.
-        assert multi_ess_of(jnp.asarray(np.column_stack([draws, np.full(1_000, value)]), jnp.float32)) == 0
+        assert batch_means_ess(jnp.asarray(np.column_stack([draws, np.full(1_000, value)]), jnp.float32)) == 0
     with pytest.raises(ValueError, match="does not move"):
         min_ess(still)
 

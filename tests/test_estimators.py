@@ -21,7 +21,7 @@ from calibayes.estimators import (
     QuantileRegressor,
     SVMClassifier,
 )
-from calibayes.report.source import call_of
+from calibayes.report.source import calibration_script
 
 QUICK = {"bootstrap": 100, "sampler": "transport"}
 EACH = [QuantileRegressor(**QUICK), HuberRegressor(**QUICK), GibbsRegressor(**QUICK)]
@@ -103,7 +103,7 @@ def test_a_large_offset_goes_into_the_intercept(fitted, data):
 
 def test_call_fits_it_again(fitted, data):
     names = {"X": data[0], "y": data[1]}
-    exec(call_of(fitted.result_.at(level=0.8, region="box")), names)
+    exec(calibration_script(fitted.result_.at(level=0.8, region="box")), names)
     assert names["result"].eta == fitted.result_.at(level=0.8, region="box").eta
     other = QuantileRegressor(0.9, prior=cb.priors.Normal(scale=5.0))._call(7).splitlines()
     assert other[0] == "import calibayes as cb"

@@ -10,8 +10,8 @@ import pytest
 
 import calibayes as cb
 from calibayes.io import from_datatree
-from calibayes.report.settings import revived
-from calibayes.report.source import call_of
+from calibayes.report.settings import parse_settings
+from calibayes.report.source import calibration_script
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +129,8 @@ def test_a_file_says_what_computed_it_and_of_which_model(result, tmp_path):
     )
     assert again.settings["model"] == "cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))"
     names = {"data": result.data}
-    page = dataclasses.replace(again, settings=revived(again.settings))
-    exec(call_of(page).replace("seed=0", "seed=0, progress=False"), names)
+    page = dataclasses.replace(again, settings=parse_settings(again.settings))
+    exec(calibration_script(page).replace("seed=0", "seed=0, progress=False"), names)
     np.testing.assert_array_equal(names["result"].draws, result.draws)
 
 
@@ -167,5 +167,5 @@ def test_files_that_are_none(result, tmp_path):
 
 def test_a_region_that_is_only_a_name_cannot_be_asked(result):
     back = from_datatree(dataclasses.replace(result, region=RATIO).to_datatree()).region
-    with pytest.raises(ValueError, match="only a name, Functional: pass the region itself"):
+    with pytest.raises(ValueError, match="region Functional of a loaded result is known only by its name"):
         result.at(region=back)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import calibayes
-from calibayes._backend.linalg import cholesky, clipped, lower_inverse
+from calibayes._backend.linalg import cholesky, clip_eigenvalues, lower_inverse
 
 ROWS = 7
 TOLERANCE = 300 * np.finfo(np.float32).eps
@@ -49,7 +49,7 @@ def test_what_is_not_positive_definite_has_no_factor():
 def test_eigenvalues_are_clipped(dim, low, high):
     matrices, vectors, values = symmetric(dim, low, high)
     expected = (vectors * np.clip(values, 0.25, 4.0)) @ np.swapaxes(vectors, 1, 2)
-    found = np.asarray(jax.jit(clipped, static_argnums=(1, 2))(jnp.asarray(matrices, float), 0.25, 4.0))
+    found = np.asarray(jax.jit(clip_eigenvalues, static_argnums=(1, 2))(jnp.asarray(matrices, float), 0.25, 4.0))
     # Signs are not known of eigenvalues within 1e-5 of a bound, where they do not matter.
     np.testing.assert_allclose(found, expected, atol=20 * TOLERANCE)
 
@@ -57,12 +57,12 @@ def test_eigenvalues_are_clipped(dim, low, high):
 def test_what_is_symmetric_but_for_rounding_is_clipped():
     """Whose eigenvalues are not real: 4 and a millionth of i."""
     turned = 4 * np.eye(2) + 1e-6 * np.array([[0, 1], [-1, 0]])
-    found = np.asarray(jax.jit(clipped, static_argnums=(1, 2))(jnp.asarray(turned[None], float), 0.25, 4.0))
+    found = np.asarray(jax.jit(clip_eigenvalues, static_argnums=(1, 2))(jnp.asarray(turned[None], float), 0.25, 4.0))
     np.testing.assert_allclose(found[0], 4 * np.eye(2), atol=1e-4)
 
 
 @pytest.mark.parametrize(
-    "fn", [cholesky, lower_inverse, lambda m: clipped(m, 0.25, 4.0)], ids=["factor", "inverse", "clip"]
+    "fn", [cholesky, lower_inverse, lambda m: clip_eigenvalues(m, 0.25, 4.0)], ids=["factor", "inverse", "clip"]
 )
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="of processors")
 def test_a_processor_is_not_handed_to_lapack(fn):

@@ -61,10 +61,10 @@ def test_the_same_table_from_every_kind_of_file(frame, tmp_path):
     some.to_csv(tmp_path / "bom.csv", index=False, encoding="utf-8-sig")
     some.to_parquet(tmp_path / "t.parquet")
     for name in ("t.csv", "semi.csv", "t.csv.gz", "t.tsv", "with_rows.csv", "bom.csv", "t.parquet"):
-        read = tables.read(tmp_path / name)
+        read = tables.read_table(tmp_path / name)
         assert list(read.columns) == ["a", "c"], name
         np.testing.assert_array_equal(read["a"], some["a"])
-        assert tables.header(tmp_path / name)[-2:] == ["a", "c"]
+        assert tables.read_header(tmp_path / name)[-2:] == ["a", "c"]
 
 
 @pytest.mark.parametrize(
@@ -81,22 +81,22 @@ def test_the_same_table_from_every_kind_of_file(frame, tmp_path):
 def test_what_is_no_table(name, content, said, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=said):
-        tables.read(tmp_path / name)
+        tables.read_table(tmp_path / name)
 
 
 def test_names_of_rows_are_not_a_column(tmp_path):
     (tmp_path / "r.csv").write_text('"","mpg","cyl"\n"Mazda RX4",21,6\n"Datsun 710",22.8,4\n')
-    assert list(tables.read(tmp_path / "r.csv").columns) == ["mpg", "cyl"]
+    assert list(tables.read_table(tmp_path / "r.csv").columns) == ["mpg", "cyl"]
 
 
 def test_a_sign_for_missing(tmp_path):
     (tmp_path / "t.csv").write_text("y,a\n1,2\n2,?\n3,4\n5,5\n")
     with pytest.raises(ValueError, match=r"a would be numbers, but for '\?'.*--na '\?'"):
-        tables.choose(tables.read(tmp_path / "t.csv"), "y")
-    read = tables.read(tmp_path / "t.csv", ["?"])
+        tables.select_columns(tables.read_table(tmp_path / "t.csv"), "y")
+    read = tables.read_table(tmp_path / "t.csv", ["?"])
     with pytest.raises(ValueError, match=r"1 of 4 rows have missing values, in a \(1\).*--drop-missing"):
-        tables.choose(read, "y")
-    chosen = tables.choose(read, "y", drop_missing=True)
+        tables.select_columns(read, "y")
+    chosen = tables.select_columns(read, "y", drop_missing=True)
     np.testing.assert_array_equal(chosen.columns, [[2], [4], [5]])
     np.testing.assert_array_equal(chosen.y, [1, 3, 5])
     assert chosen.notes == ["left out: 1 of 4 rows, with missing values in a (1)"]
@@ -104,52 +104,52 @@ def test_a_sign_for_missing(tmp_path):
 
 def test_only_columns_that_are_used_must_be_complete():
     table = pd.DataFrame({"y": [1.0, 2, 3], "a": [1.0, 2, 4], "b": [np.nan, 1, 2]})
-    assert len(tables.choose(table, "y", columns="a").columns) == 3
-    assert len(tables.choose(table, None, formula="y ~ a").columns) == 3
+    assert len(tables.select_columns(table, "y", columns="a").columns) == 3
+    assert len(tables.select_columns(table, None, formula="y ~ a").columns) == 3
     for formula in ("y ~ np.sqrt(b)", "y ~ poly(b, 1)", "b ~ a"):
         with pytest.raises(ValueError, match=r"missing values, in b \(1\)"):
-            tables.choose(table, None, formula=formula)
+            tables.select_columns(table, None, formula=formula)
 
 
 def test_text_is_named_with_two_ways_out(frame):
     with pytest.raises(ValueError, match="not numbers: c") as caught:
-        tables.choose(frame.drop(columns=["label", "site"]), "y")
+        tables.select_columns(frame.drop(columns=["label", "site"]), "y")
     assert "--columns 'a,big b'" in str(caught.value)
     assert "--formula 'y ~ a + C(c)'" in str(caught.value)
 
 
 def test_close_names_are_offered(frame):
     with pytest.raises(ValueError, match=r"no column 'Bigb'. Did you mean 'big b'\?"):
-        tables.choose(frame, "y", columns="a,Bigb")
+        tables.select_columns(frame, "y", columns="a,Bigb")
     with pytest.raises(ValueError, match=r"no column 'zzz'. There are a, big b, c, y, label, site"):
-        tables.choose(frame, "zzz")
+        tables.select_columns(frame, "zzz")
     with pytest.raises(ValueError, match=r"no column 'lable'. Did you mean 'label'\?"):
-        tables.choose(frame, None, formula="lable ~ a")
+        tables.select_columns(frame, None, formula="lable ~ a")
     with pytest.raises(ValueError, match=r"no column 'sites'. Did you mean 'site'\?"):
-        tables.choose(frame, None, formula="y ~ C(sites)")
+        tables.select_columns(frame, None, formula="y ~ C(sites)")
 
 
 def test_columns_of_one_value_are_left_out():
     table = pd.DataFrame({"y": [1.0, 2, 3], "a": [1.0, 2, 4], "one": [1, 1, 1]})
-    chosen = tables.choose(table, "y")
+    chosen = tables.select_columns(table, "y")
     assert chosen.names == ["a"]
     assert chosen.notes == ["left out: one, the same in every row"]
-    assert tables.choose(table, "y", intercept=False).names == ["a", "one"]
+    assert tables.select_columns(table, "y", intercept=False).names == ["a", "one"]
 
 
 def test_formula(frame):
-    chosen = tables.choose(frame, None, formula="np.exp(y) ~ np.log(`big b`) + C(c)")
+    chosen = tables.select_columns(frame, None, formula="np.exp(y) ~ np.log(`big b`) + C(c)")
     assert chosen.target == "np.exp(y)"
     np.testing.assert_allclose(chosen.y, np.exp(frame["y"]))
     assert chosen.names == ["np.log(`big b`)", "C(c)[T.v]", "C(c)[T.w]"]
     np.testing.assert_allclose(chosen.columns[:, 0], np.log(frame["big b"]))
     np.testing.assert_array_equal(chosen.columns[:, 1], frame["c"] == "v")
     assert chosen.intercept
-    assert not tables.choose(frame, None, formula="y ~ 0 + a").intercept
+    assert not tables.select_columns(frame, None, formula="y ~ 0 + a").intercept
 
 
 def test_a_dot_is_all_the_others(frame):
-    chosen = tables.choose(frame.drop(columns=["label"]), None, formula="y ~ .", cluster="site")
+    chosen = tables.select_columns(frame.drop(columns=["label"]), None, formula="y ~ .", cluster="site")
     assert chosen.names == ["a", "big b", "c[T.v]", "c[T.w]"]
     assert list(chosen.groups) == list(frame["site"])
 
@@ -168,7 +168,7 @@ def test_a_dot_is_all_the_others(frame):
 )
 def test_bad_formulas(formula, said, frame):
     with np.errstate(all="raise"), pytest.raises(ValueError, match=said):
-        tables.choose(frame, None, formula=formula)
+        tables.select_columns(frame, None, formula=formula)
 
 
 @pytest.mark.parametrize(
@@ -182,18 +182,18 @@ def test_bad_formulas(formula, said, frame):
     ],
 )
 def test_classes(values, positive, classes, signs):
-    y, called = tables.signs(pd.Series(values), "y", positive)
+    y, called = tables.class_target(pd.Series(values), "y", positive)
     assert called == classes
     np.testing.assert_array_equal(y, signs)
 
 
 def test_not_two_classes():
     with pytest.raises(ValueError, match=r'has 3: a, b, c.*--formula "I\(y == \'c\'\) ~ ."'):
-        tables.signs(pd.Series(["a", "b", "c"]), "y", None)
+        tables.class_target(pd.Series(["a", "b", "c"]), "y", None)
     with pytest.raises(ValueError, match="it is 1 in every row"):
-        tables.signs(pd.Series([1, 1]), "y", None)
+        tables.class_target(pd.Series([1, 1]), "y", None)
     with pytest.raises(ValueError, match="0 or 1; got yes"):
-        tables.signs(pd.Series([0, 1]), "y", "yes")
+        tables.class_target(pd.Series([0, 1]), "y", "yes")
 
 
 # Of the command line, up to the calibration.

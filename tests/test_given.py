@@ -10,7 +10,7 @@ import pytest
 
 import calibayes as cb
 from calibayes._backend.arguments import display, fraction, integer, parameters, positive, scalar, unique_names
-from calibayes._validate.checks import check_data, check_first
+from calibayes._validate.checks import check_data, check_initial_draws
 
 MODEL = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal())
 X, Y = np.ones((4, 2)) * [[1.0, 2.0]] * [[1], [2], [3], [5]], np.arange(4.0)
@@ -105,7 +105,7 @@ def test_draws_of_complex_numbers_or_text():
     """The imaginary part was dropped in silence."""
     for draws in (np.zeros((200, 2), complex), np.full((200, 2), "a")):
         with pytest.raises(TypeError, match="draws must hold numbers"):
-            check_first(draws, MODEL.prior, 2)
+            check_initial_draws(draws, MODEL.prior, 2)
 
 
 @pytest.mark.parametrize(

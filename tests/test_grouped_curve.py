@@ -39,7 +39,7 @@ def curves():
 
 
 def test_band_holds_the_coverage_and_narrows_with_rows():
-    curve = replace(grouped_curve(0, 0.0), groups=1)
+    curve = replace(grouped_curve(0, 0.0), n_groups=1)
     for level in (None, 0.9, 0.5):
         band, coverage = curve.band(level), curve.coverage(level)
         assert band.shape == (15, 2)
@@ -56,7 +56,7 @@ def test_band_holds_the_coverage_and_narrows_with_rows():
 def test_band_is_wider_where_rows_share_particles():
     curve = grouped_curve(0, 1.0)
     assert curve._design_effect(0.95) > 1.5
-    alone = replace(curve, groups=1)
+    alone = replace(curve, n_groups=1)
     assert (np.diff(curve.band())[5:10] > 1.15 * np.diff(alone.band())[5:10]).all()
 
 
@@ -147,7 +147,7 @@ def test_rows_replaced(some):
 
 def test_rows_as_one(some):
     """Four populations of weight one each are one population, a quarter of the weight from each."""
-    flat = some.flat()
+    flat = some.merge_replicates()
     assert flat.theta.shape == (K, 1, B * M)
     np.testing.assert_allclose(flat.weights.sum(), 1, rtol=1e-5)
     together = (np.asarray(some.theta) * np.asarray(some.weights)).sum(-1).mean(-1)
@@ -161,7 +161,7 @@ def test_rows_as_one(some):
 def test_products_of_any_sign(some):
     weights = np.random.default_rng(1).normal(size=(B, M)).astype(np.float32)
     expected = np.einsum("kbm,bm,jbm->bkj", some.theta, weights, some.theta)
-    np.testing.assert_allclose(eqx.filter_jit(ps.products)(some.theta, weights), expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(eqx.filter_jit(ps.outer_products)(some.theta, weights), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_inverse_of_factors(some):
@@ -172,7 +172,7 @@ def test_inverse_of_factors(some):
 
 @pytest.mark.parametrize("step", [0.7, -0.7])
 def test_shift_is_one_step_for_all_rows(some, step):
-    shifted = ps.shift(some, jnp.asarray(step))
+    shifted = ps.reweight_particles(some, jnp.asarray(step))
     expected = np.asarray(some.weights) * np.exp(-step * np.asarray(some.risk))
     np.testing.assert_allclose(shifted.weights, expected / expected.sum(-1, keepdims=True), rtol=1e-3)
     np.testing.assert_array_equal(shifted.theta, some.theta)

@@ -306,9 +306,9 @@ def test_log_density_as_prior(key):
     assert model.prior is prior
     assert prior.log_prob(jnp.array([2.0])) == pytest.approx(2 * np.log(2) - 2, rel=1e-6)
     assert stats.kstest(np.asarray(prior.sample(key, (500, 1)))[:, 0], "gamma", (3,)).pvalue > 1e-4
-    coordinates = Coordinates.of(prior, 1)
+    coordinates = Coordinates.from_prior(prior, 1)
     assert float(coordinates.low[0]) == 0
-    assert not coordinates.free
+    assert not coordinates.unbounded
 
 
 def test_log_density_without_draws_must_be_given_some():

@@ -1,4 +1,4 @@
-"""Losses against formulas written anew, piece by piece, in numpy."""
+"""Losses against their formulas, written piecewise in NumPy."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import pytest
 import calibayes as cb
 from calibayes import losses
 
-# Residuals y - prediction of both signs and of unequal sizes, so that a swapped sign shows.
+# Residuals y - prediction of both signs and of different sizes, so that a sign error is detected.
 PREDICTION = np.array([-3.0, -0.4, 0.0, 0.3, 1.1, 2.5, 7.0])
 Y_REAL = np.array([1.5, -0.5, 0.2, 4.0, 1.0, -2.0, 6.5])
 Y_SIGN = np.array([1.0, -1.0, 1.0, 1.0, -1.0, 1.0, -1.0])
@@ -45,36 +45,34 @@ def rho(loss, prediction, y):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_formula(name):
-    """To float32 rounding: a few times 6e-8 of a loss of the order of ten."""
+def test_rho_matches_formula(name):
+    """Tolerance: float32 rounding, a few times 6e-8 of a loss of order ten."""
     loss, y, formula = CASES[name]
     np.testing.assert_allclose(rho(loss, PREDICTION, y), formula(PREDICTION, y), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_tilt_and_the_rest_are_the_loss(name):
+def test_decomposition_sums_to_the_loss(name):
     loss, y, formula = CASES[name]
-    bent, tilt = loss.parts()
-    rest = np.array([bent(jnp.float32(f), jnp.float32(v)) for f, v in zip(PREDICTION, y, strict=True)])
-    tilt = 0.0 if tilt is None else float(tilt)
-    np.testing.assert_allclose(rest + tilt * (PREDICTION - y), formula(PREDICTION, y), rtol=1e-5, atol=1e-5)
+    nonlinear, slope = loss.decompose()
+    values = np.array([nonlinear(jnp.float32(f), jnp.float32(v)) for f, v in zip(PREDICTION, y, strict=True)])
+    slope = 0.0 if slope is None else float(slope)
+    np.testing.assert_allclose(values + slope * (PREDICTION - y), formula(PREDICTION, y), rtol=1e-5, atol=1e-5)
 
 
-def test_a_loss_of_ones_own_that_is_made_of_another():
-    """What it says is its own rho, not the other's parts."""
-
+def test_subclass_with_its_own_rho_does_not_inherit_the_decomposition():
     class Twice(losses.Quantile):
         def rho(self, prediction, y):
             return 2 * super().rho(prediction, y)
 
-    bent, tilt = Twice(0.2).parts()
-    assert tilt is None
-    assert float(bent(jnp.float32(0.0), jnp.float32(3.0))) == pytest.approx(1.2)
+    nonlinear, slope = Twice(0.2).decompose()
+    assert slope is None
+    assert float(nonlinear(jnp.float32(0.0), jnp.float32(3.0))) == pytest.approx(1.2)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_broadcasts_over_particles(name):
-    """One y, a block of predictions: elementwise, in the shape of the predictions."""
+def test_rho_is_elementwise_in_the_predictions(name):
+    """One response and a block of predictions: the losses have the shape of the predictions."""
     loss, y, formula = CASES[name]
     block = PREDICTION[:6].reshape(2, 3)
     values = loss.rho(jnp.asarray(block, float), jnp.float32(y[0]))
@@ -89,21 +87,21 @@ def test_location_losses_depend_on_the_residual_alone(name):
 
 @pytest.mark.parametrize("loss", [losses.Hinge(), losses.Logistic()])
 def test_margin_losses_are_not_location_losses(loss):
-    """Centring y, as is done for location losses, would destroy the labels."""
+    """Location losses allow y to be centred, which would destroy labels."""
     assert not loss.location
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_huber_is_continuous_with_continuous_slope(sign):
     delta, step = 0.8, 1e-3
-    at = sign * np.array([delta - step, delta, delta + step])
-    below, middle, above = rho(losses.Huber(delta), np.zeros(3), at)
-    # The slope is delta on both sides, but for the curvature inside (step / 2) and rounding (1e-7 / step).
+    residuals = sign * np.array([delta - step, delta, delta + step])
+    below, middle, above = rho(losses.Huber(delta), np.zeros(3), residuals)
+    # The slope is delta on both sides, up to the curvature inside (step / 2) and rounding (1e-7 / step).
     assert middle - below == pytest.approx(delta * step, abs=step * (step / 2 + 3e-4))
     assert above - middle == pytest.approx(delta * step, abs=step * 3e-4)
 
 
-def test_relations_between_losses():
+def test_special_cases_agree():
     np.testing.assert_allclose(
         rho(losses.Expectile(0.5), PREDICTION, Y_REAL), rho(losses.Squared(), PREDICTION, Y_REAL), rtol=1e-6
     )
@@ -111,28 +109,27 @@ def test_relations_between_losses():
         2 * rho(losses.Quantile(0.5), PREDICTION, Y_REAL), rho(losses.Absolute(), PREDICTION, Y_REAL), rtol=1e-6
     )
     assert losses.Hinge().rho(jnp.float32(0.0), jnp.float32(1.0)) == 2
-    # Far inside, Huber is Squared; far outside, its slope is delta.
+    # With a large delta, Huber is Squared.
     np.testing.assert_allclose(
         rho(losses.Huber(100.0), PREDICTION, Y_REAL), rho(losses.Squared(), PREDICTION, Y_REAL), rtol=1e-6
     )
 
 
-def test_logistic_does_not_overflow():
+def test_logistic_does_not_overflow_at_large_margins():
     value = losses.Logistic().rho(jnp.float32(-1e4), jnp.float32(1.0))
     assert value == pytest.approx(1e4)
 
 
-def test_own_rho_equals_built_in():
-    own = losses.Linear(lambda prediction, y: jnp.where(y < prediction, -0.8, 0.2) * (y - prediction))
+def test_linear_loss_of_a_function_matches_the_builtin_loss():
+    loss = losses.Linear(lambda prediction, y: jnp.where(y < prediction, -0.8, 0.2) * (y - prediction))
     np.testing.assert_allclose(
-        rho(own, PREDICTION, Y_REAL), rho(losses.Quantile(0.2), PREDICTION, Y_REAL), rtol=1e-6, atol=1e-7
+        rho(loss, PREDICTION, Y_REAL), rho(losses.Quantile(0.2), PREDICTION, Y_REAL), rtol=1e-6, atol=1e-7
     )
     block = jnp.asarray(PREDICTION[:6].reshape(2, 3), float)
-    np.testing.assert_allclose(own.rho(block, jnp.float32(0.5)), check(0.5 - np.asarray(block), 0.2), rtol=1e-6)
+    np.testing.assert_allclose(loss.rho(block, jnp.float32(0.5)), check(0.5 - np.asarray(block), 0.2), rtol=1e-6)
 
 
-def test_own_rho_gets_scalars():
-    """`fn` is promised scalars, whatever the block of predictions."""
+def test_function_of_a_linear_loss_receives_scalars():
     shapes = []
 
     def fn(prediction, y):
@@ -145,7 +142,7 @@ def test_own_rho_gets_scalars():
 
 @pytest.mark.parametrize("kind", [losses.Quantile, losses.Expectile])
 @pytest.mark.parametrize("tau", [0.0, 1.0, -0.1, 1.5, np.nan])
-def test_tau_outside_its_range(kind, tau):
+def test_tau_must_be_between_0_and_1(kind, tau):
     with pytest.raises(ValueError, match="tau must be a number between 0 and 1"):
         kind(tau)
 
@@ -157,7 +154,7 @@ def test_delta_must_be_positive(delta):
 
 
 @pytest.mark.parametrize("loss", [losses.Hinge(), losses.Logistic()])
-def test_labels(loss):
+def test_margin_losses_require_labels_of_plus_or_minus_one(loss):
     name = type(loss).__name__
     with pytest.raises(ValueError, match=rf"y must be -1 or 1 for {name}; got 0, 1\. Use 2 \* y - 1\."):
         loss.check(np.array([0.0, 1.0, 1.0]))
@@ -167,12 +164,12 @@ def test_labels(loss):
 
 
 @pytest.mark.parametrize("loss", [losses.Quantile(0.5), losses.Squared()])
-def test_other_losses_take_any_y(loss):
+def test_location_losses_accept_any_y(loss):
     loss.check(np.array([0.0, 1.0, 2.5]))
 
 
 @pytest.mark.parametrize(("kind", "values"), [("Quantile", (0.2, 0.9)), ("Expectile", (0.2, 0.9)), ("Huber", (1, 2.5))])
-def test_another_parameter_does_not_recompile(kind, values):
+def test_new_parameter_value_does_not_recompile(kind, values):
     traces = []
 
     @eqx.filter_jit
@@ -185,7 +182,7 @@ def test_another_parameter_does_not_recompile(kind, values):
     assert len(traces) == 1
 
 
-def test_generic_sign():
+def test_generic_loss_of_a_log_likelihood_is_its_negative():
     fn = lambda theta, datum: theta[0] * datum
     theta, datum = jnp.array([3.0]), jnp.float32(-2.0)
     assert losses.Generic(fn)(theta, datum) == -6

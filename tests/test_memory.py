@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import calibayes as cb
 from calibayes._backend import memory
-from calibayes._validate.checks import check_counts, check_data, check_draws
+from calibayes._validate.checks import check_bootstrap, check_data, check_n_particles
 from calibayes.cli import app, tables
 
 MODEL = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal())
@@ -25,18 +25,18 @@ def little(monkeypatch, tmp_path):
 
 
 def test_counts(little):
-    check_counts(cb.bootstrap.Multinomial(100), 1000, 500)
+    check_bootstrap(cb.bootstrap.Multinomial(100), 1000, 500)
     with pytest.raises(ValueError, match=r"bootstrap: counts of 10,000 observations on 500 rows would take 0.0 GB"):
-        check_counts(cb.bootstrap.Multinomial(500), 10_000, 500)
+        check_bootstrap(cb.bootstrap.Multinomial(500), 10_000, 500)
 
 
 def test_sizes_are_said():
     with pytest.raises(ValueError, match=r"counts of 1,000,000 observations .* take 80,000.0 GB .*Poisson"):
-        check_counts(cb.bootstrap.Bayesian(10**7), 10**6, 500)
+        check_bootstrap(cb.bootstrap.Bayesian(10**7), 10**6, 500)
     with pytest.raises(ValueError, match=r"bootstrap, sampler: 1,000 particles .* take 40,000.0 GB .* fewer rows"):
-        check_draws(1000, 2, 10**9)
+        check_n_particles(1000, 2, 10**9)
     with pytest.raises(ValueError, match=r"take more than 1,000,000 GB"):
-        check_draws(10**300, 2, 500)
+        check_n_particles(10**300, 2, 500)
 
 
 @pytest.mark.parametrize("kind", [float, np.int8])
@@ -56,7 +56,7 @@ def test_files(little, tmp_path):
     assert (tmp_path / "small.csv.gz").stat().st_size < 10_000
     for name in ("big.csv", "small.csv.gz"):
         with pytest.raises(ValueError, match=rf"{name} cannot be read .*: the table would take 0.0 GB at least"):
-            tables.read(tmp_path / name)
+            tables.read_table(tmp_path / name)
     ended = CliRunner().invoke(app, ["fit", str(tmp_path / "big.csv"), "--target", "y"])
     assert ended.exit_code == 2
     assert "the table would take" in " ".join(ended.output.split())
@@ -68,7 +68,7 @@ def test_a_parquet_file_says_how_large_it_is(little, tmp_path):
     pd.DataFrame({"a": np.ones(100_000), "y": np.ones(100_000)}).to_parquet(tmp_path / "ones.parquet")
     assert (tmp_path / "ones.parquet").stat().st_size < 10_000
     with pytest.raises(ValueError, match="the table would take"):
-        tables.read(tmp_path / "ones.parquet")
+        tables.read_table(tmp_path / "ones.parquet")
 
 
 @pytest.mark.parametrize(
@@ -85,12 +85,12 @@ def test_categories_that_would_make_a_wide_matrix(little, monkeypatch, tmp_path,
     n = 2_000
     rows = [f"{i},n{i},{i % 7},{i}" for i in range(n)]
     (tmp_path / "t.csv").write_text("\n".join(["code,a name,x,y", *rows]))
-    frame = tables.read(tmp_path / "t.csv")
+    frame = tables.read_table(tmp_path / "t.csv")
     made = []
     monkeypatch.setattr("formulaic.model_matrix", lambda *args, **options: made.append(args))
     said = rf"--formula: a matrix of 2,000 rows and {columns} columns would take [\d,.]+ GB at least, and 0\.0 GB"
     with pytest.raises(ValueError, match=said):
-        tables.choose(frame, None, formula=formula)
+        tables.select_columns(frame, None, formula=formula)
     assert not made
     ended = CliRunner().invoke(app, ["fit", str(tmp_path / "t.csv"), "--formula", formula])
     assert ended.exit_code == 2
@@ -100,7 +100,7 @@ def test_categories_that_would_make_a_wide_matrix(little, monkeypatch, tmp_path,
 def test_a_formula_that_fits_is_not_refused(little, tmp_path):
     rows = [f"{i % 7},n{i % 5},{i}" for i in range(400)]
     (tmp_path / "t.csv").write_text("\n".join(["code,name,y", *rows]))
-    chosen = tables.choose(tables.read(tmp_path / "t.csv"), None, formula="y ~ C(code) * name + np.log(code + 1)")
+    chosen = tables.select_columns(tables.read_table(tmp_path / "t.csv"), None, formula="y ~ C(code) * name + np.log(code + 1)")
     # Six and four, their products, and one.
     assert chosen.columns.shape == (400, 35)
 
@@ -110,7 +110,7 @@ def test_damaged_files(tmp_path, start):
     text = "a,y\n" + "\n".join(f"{i},{i * i % 7}" for i in range(500))
     (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(text.encode())[:start] + b"\xff" * 30)
     with pytest.raises(ValueError, match="cut"):
-        tables.read(tmp_path / "cut.csv.gz")
+        tables.read_table(tmp_path / "cut.csv.gz")
 
 
 def test_containers_have_limits(monkeypatch, tmp_path):
@@ -134,4 +134,4 @@ def test_accelerators_have_memory_of_their_own(monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda: [Device(), Device()])
     assert memory.device_memory() == 600
     with pytest.raises(ValueError, match="the device's memory"):
-        check_draws(1000, 2, 10_000)
+        check_n_particles(1000, 2, 10_000)

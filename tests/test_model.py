@@ -1,4 +1,4 @@
-"""What a model is made of, and what it says when it cannot be."""
+"""Construction of models and its errors."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +11,7 @@ from calibayes.losses import Generic
 LOSS = cb.losses.Quantile(0.3)
 
 
-def own(theta, datum):
+def quadratic(theta, datum):
     return jnp.square(theta).sum() * datum
 
 
@@ -21,51 +21,53 @@ def own(theta, datum):
         (LOSS, cb.priors.Normal(), None, None),
         (LOSS, cb.priors.Normal(), 4, 4),
         (LOSS, cb.priors.Normal(scale=np.ones(3)), None, 3),
-        (own, cb.priors.Normal(), 2, 2),
-        (own, cb.priors.Uniform(np.zeros(3), 1.0), None, 3),
+        (quadratic, cb.priors.Normal(), 2, 2),
+        (quadratic, cb.priors.Uniform(np.zeros(3), 1.0), None, 3),
     ],
-    ids=["any", "given", "of the prior", "own loss", "own loss, of the prior"],
+    ids=["unknown", "argument", "prior", "function, argument", "function, prior"],
 )
-def test_dim(loss, prior, dim, expected):
+def test_dim_is_taken_from_the_argument_or_the_prior(loss, prior, dim, expected):
     assert cb.GibbsModel(loss, prior, dim=dim).dim == expected
 
 
-def test_own_loss_needs_dim():
-    with pytest.raises(ValueError, match=r"dim, the number of parameters, is needed.*GibbsModel\(loss, prior, dim=K\)"):
-        cb.GibbsModel(own, cb.priors.Normal())
+def test_function_loss_requires_dim():
+    with pytest.raises(
+        ValueError, match=r"dim, the number of parameters, is required.*GibbsModel\(loss, prior, dim=K\)"
+    ):
+        cb.GibbsModel(quadratic, cb.priors.Normal())
 
 
 @pytest.mark.parametrize("dim", [0, -2])
-def test_dim_is_at_least_one(dim):
+def test_dim_must_be_at_least_one(dim):
     with pytest.raises(ValueError, match=f"dim must be at least 1; got {dim}"):
-        cb.GibbsModel(own, cb.priors.Normal(), dim=dim)
+        cb.GibbsModel(quadratic, cb.priors.Normal(), dim=dim)
 
 
-def test_prior_of_different_lengths():
+def test_prior_arguments_of_different_lengths_are_rejected():
     with pytest.raises(ValueError, match="Normal was given parameters of different lengths"):
         cb.GibbsModel(LOSS, cb.priors.Normal(np.zeros(2), np.ones(3)))
 
 
 @pytest.mark.parametrize("loss", [cb.losses.Quantile, cb.losses.Hinge])
-def test_class_instead_of_instance(loss):
+def test_loss_class_instead_of_instance_is_rejected(loss):
     with pytest.raises(TypeError, match=rf"loss must be an instance: write {loss.__name__}\(\.\.\.\)"):
         cb.GibbsModel(loss, cb.priors.Normal())
 
 
 @pytest.mark.parametrize("prior", [None, 1.0])
-def test_no_prior(prior):
+def test_invalid_prior_is_rejected(prior):
     with pytest.raises(TypeError, match="prior must have log_prob"):
         cb.GibbsModel(LOSS, prior)
 
 
-def test_losses_are_kept_or_wrapped():
+def test_linear_losses_are_kept_and_functions_are_wrapped():
     assert cb.GibbsModel(LOSS, cb.priors.Normal()).loss is LOSS
-    assert isinstance(cb.GibbsModel(own, cb.priors.Normal(), dim=1).loss, Generic)
+    assert isinstance(cb.GibbsModel(quadratic, cb.priors.Normal(), dim=1).loss, Generic)
 
 
 @pytest.mark.parametrize("theta", [[0.5, 1.0], [-2.0, 0.3]])
-def test_from_log_likelihood_is_minus_the_loss(theta):
-    """An asymmetric likelihood: skewed (Gumbel), and with a location that is not zero."""
+def test_loss_of_from_log_likelihood_is_the_negative_log_likelihood(theta):
+    """An asymmetric likelihood: Gumbel, with a non-zero location."""
 
     def log_likelihood(theta, datum):
         z = (datum - theta[0]) / theta[1]

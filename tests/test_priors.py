@@ -1,4 +1,4 @@
-"""Priors against scipy's densities and distribution functions."""
+"""Priors against the densities and distribution functions of SciPy."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ LOC, SCALE = np.array([-1.0, 0.5, 3.0]), np.array([0.3, 1.0, 4.0])
 DF = np.array([3.0, 8.0, 30.0])
 THETA = np.array([-0.9, 0.1, 5.0])
 
-# Ours, and scipy's independent components: scalars, then one value per parameter.
+# A prior and the SciPy distribution of its components: scalar arguments, then one value per parameter.
 CASES = {
     "normal": (priors.Normal(0.5, 2.0), stats.norm(0.5, 2.0)),
     "normals": (priors.Normal(LOC, SCALE), stats.norm(LOC, SCALE)),
@@ -32,14 +32,14 @@ COVARIANCE = np.array([[2.0, -0.9, 0.0], [-0.9, 1.0, 0.3], [0.0, 0.3, 0.5]])
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_log_prob_is_the_sum_of_scipys(name):
+def test_log_prob_is_the_sum_over_components(name):
     prior, reference = CASES[name]
     value = prior.log_prob(jnp.array(THETA))
     assert value.shape == ()
     assert value == pytest.approx(reference.logpdf(THETA).sum(), rel=1e-5)
 
 
-def test_defaults_are_standard():
+def test_default_priors_are_standard_distributions():
     for prior, reference in [(priors.Normal(), stats.norm), (priors.Laplace(), stats.laplace)]:
         assert prior.log_prob(jnp.array(THETA)) == pytest.approx(reference.logpdf(THETA).sum(), rel=1e-5)
 
@@ -50,14 +50,16 @@ def test_uniform_is_zero_outside_its_bounds(theta):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_samples(name, key):
-    """Each parameter by Kolmogorov and Smirnov's test, at 1e-4, and its tails; independence by Spearman's correlation.
+def test_samples_have_the_prior_distribution(name, key):
+    """Kolmogorov-Smirnov test at 1e-4 and tail frequency of each parameter; rank correlation of each pair.
 
-    Tails of 2% in all have a binomial error; rank correlations of independent columns have 1 / sqrt(n - 1). Four each.
+    Tolerances are four standard errors: binomial for the tails of 2% in total, 1 / sqrt(n - 1) for the correlations.
     """
     prior, reference = CASES[name]
     n = 4000
-    with jax.numpy_rank_promotion("allow" if name.startswith("numpyro") else "raise"):  # NumPyro promotes ranks itself.
+    with jax.numpy_rank_promotion(
+        "allow" if name.startswith("numpyro") else "raise"
+    ):  # NumPyro relies on rank promotion.
         draws = np.asarray(prior.sample(key, (n, 3)), float)
     assert draws.shape == (n, 3)
     cdf = reference.cdf(draws)
@@ -68,15 +70,15 @@ def test_samples(name, key):
     assert np.abs(correlation).max() < 4 / np.sqrt(n - 1)
 
 
-def test_sample_of_many_rows(key):
-    """More axes lead: the last is the parameters', each with its own scale; sd of a sd is scale / sqrt(2 n)."""
+def test_sample_allows_several_leading_axes(key):
+    """The last axis is that of the parameters. The standard error of a standard deviation is scale / sqrt(2 n)."""
     draws = priors.Normal(LOC, SCALE).sample(key, (5, 800, 3))
     assert draws.shape == (5, 800, 3)
     assert np.abs(np.std(draws, axis=(0, 1)) / SCALE - 1).max() < 4 / np.sqrt(2 * 4000)
 
 
-def test_multivariate_normal_of_numpyro(key):
-    """Entries of the sample covariance have variance (s_ij^2 + s_ii s_jj) / n: four standard deviations of it."""
+def test_multivariate_numpyro_distribution_is_a_prior(key):
+    """Tolerance: four standard errors; entries of the sample covariance have variance (s_ij^2 + s_ii s_jj) / n."""
     prior = as_prior(dist.MultivariateNormal(jnp.array(LOC), jnp.array(COVARIANCE)))
     reference = stats.multivariate_normal(LOC, COVARIANCE)
     value = prior.log_prob(jnp.array(THETA))
@@ -93,12 +95,12 @@ def test_multivariate_normal_of_numpyro(key):
 
 
 @pytest.mark.parametrize("name", ["normals", "students", "uniforms", "laplaces"])
-def test_size_is_known_from_the_parameters(name):
+def test_size_is_the_length_of_vector_arguments(name):
     assert CASES[name][0].size == 3
     assert priors.Normal(0.0, 2.0).size is None
 
 
-def test_lengths_that_differ():
+def test_arguments_of_different_lengths_are_rejected():
     with pytest.raises(ValueError, match=r"Normal was given parameters of different lengths: \[2, 3\]"):
         priors.Normal(loc=np.zeros(2), scale=np.ones(3)).size  # noqa: B018
 
@@ -116,7 +118,7 @@ def test_degrees_of_freedom_must_be_positive():
 
 
 @pytest.mark.parametrize("parameters", [{"loc": np.inf}, {"scale": np.nan}, {"loc": np.zeros((2, 2))}])
-def test_parameters_are_finite_scalars_or_vectors(parameters):
+def test_arguments_must_be_finite_scalars_or_vectors(parameters):
     (name,) = parameters
     with pytest.raises(ValueError, match=f"{name} must be a finite scalar or one value per parameter"):
         priors.Normal(**parameters)
@@ -129,21 +131,21 @@ def test_low_must_be_below_high(low, high):
 
 
 @pytest.mark.parametrize("prior", [3.0, None, "normal", stats.norm()])
-def test_what_is_no_prior(prior):
+def test_objects_without_log_prob_are_rejected(prior):
     with pytest.raises(TypeError, match=f"prior must have log_prob.*got {type(prior).__name__}"):
         as_prior(prior)
 
 
-def test_own_priors_are_taken_as_they_are():
-    class Own:
+def test_user_defined_prior_is_returned_unchanged():
+    class LaplaceUpToAConstant:
         def log_prob(self, theta):
             return -jnp.abs(theta).sum()
 
-    own = Own()
-    assert as_prior(own) is own
+    prior = LaplaceUpToAConstant()
+    assert as_prior(prior) is prior
 
 
-def test_another_scale_does_not_recompile():
+def test_new_scale_does_not_recompile():
     traces = []
 
     @jax.jit

@@ -14,11 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 import calibayes as cb
-import made
+import example_results
 from calibayes._backend import devices, functions, treefile
 from calibayes._backend.jit import together
 from calibayes._core.target import make_target
-from calibayes._validate.checks import check_data, check_start
+from calibayes._validate.checks import check_data, check_initial_risk
 from calibayes.cli import app, output, tables
 from calibayes.cli.fit import _columns
 from calibayes.io import to_datatree
@@ -38,7 +38,7 @@ DATA = cb.datasets.median_regression(60, 0)
         (lambda: cb.kernels.RAM(target_acceptance=1.2), "target_acceptance must"),
         (lambda: cb.GibbsModel(3, cb.priors.Normal()), "loss must be one of calibayes.losses or a function"),
         (lambda: cb.MCMC(n_draws=8).check(make_target(MODEL, DATA, np.ones((3, 60)), 2)), "n_draws must be above 8"),
-        (lambda: cb.regions.Remembered("Own").check(2), "only a name, Own: pass the region itself"),
+        (lambda: cb.regions.NamedRegion("Own").check(2), "region Own of a loaded result is known only by its name"),
         (lambda: cb.gpc_smc(MODEL, DATA, seed=0, sampler="smc"), "to choose another, use calibrate"),
         (lambda: cb.gpc_mcmc(MODEL, DATA, seed=0, sampler="smc"), "to choose another, use calibrate"),
     ],
@@ -64,7 +64,7 @@ def test_the_algorithms_of_the_paper_have_its_settings(monkeypatch):
 
     def calibrate(*_, **options):
         asked.append(options)
-        return made.result()
+        return example_results.make_result()
 
     monkeypatch.setattr(sys.modules["calibayes.calibrate"], "calibrate", calibrate)
     cb.gpc_smc(MODEL, DATA, seed=1, n_particles=300)
@@ -99,7 +99,7 @@ def test_draws_where_the_loss_is_not_finite():
     y = np.arange(5.0)
     target = make_target(model, y, np.ones((3, 5)), 1)
     with pytest.raises(ValueError, match="infinite or NaN at 1 of 3 draws, which cannot be of the posterior"):
-        check_start(target, np.array([[1.0], [-1.0], [2.0]]), jax.random.key(0))
+        check_initial_risk(target, np.array([[1.0], [-1.0], [2.0]]), jax.random.key(0))
 
 
 def test_a_prior_where_the_loss_is_nowhere_finite():
@@ -131,11 +131,11 @@ def table():
 )
 def test_tables(table, options, said):
     with pytest.raises(ValueError, match=said):
-        tables.choose(table, **options)
+        tables.select_columns(table, **options)
 
 
 def test_labels_that_cannot_be_compared():
-    signs, called = tables.signs(pd.Series(["b", 1, "b"], dtype=object), "y", None)
+    signs, called = tables.class_target(pd.Series(["b", 1, "b"], dtype=object), "y", None)
     assert called == ["1", "b"]
     np.testing.assert_array_equal(signs, [1, -1, 1])
 
@@ -148,7 +148,7 @@ def test_a_table_that_memory_ran_out_for(table, monkeypatch, tmp_path):
 
     monkeypatch.setattr(pd, "read_csv", read)
     with pytest.raises(ValueError, match=r"t.csv takes more memory than there is"):
-        tables.read(tmp_path / "t.csv")
+        tables.read_table(tmp_path / "t.csv")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_table_that_memory_ran_out_for(table, monkeypatch, tmp_path):
     ],
 )
 def test_titles(loss, title):
-    assert output._kind(loss) == title
+    assert output.model_title(loss) == title
 
 
 def test_nothing_to_complete_from_a_file_that_is_not_there():
@@ -183,9 +183,9 @@ def test_a_package_that_is_missing_is_named(package, monkeypatch, table):
 
     monkeypatch.setattr(builtins, "__import__", missing)
     ask = {
-        "pandas": lambda: tables.read(__import__("pathlib").Path("t.csv")),
-        "formulaic": lambda: tables.choose(table, None, formula="y ~ a"),
-        "arviz_base": lambda: to_datatree(made.result()),
+        "pandas": lambda: tables.read_table(__import__("pathlib").Path("t.csv")),
+        "formulaic": lambda: tables.select_columns(table, None, formula="y ~ a"),
+        "arviz_base": lambda: to_datatree(example_results.make_result()),
         "numpyro": lambda: cb.GibbsModel.from_numpyro(lambda x: None, np.ones(3)),
     }
     with pytest.raises(ImportError, match=r"needs .*: pip install 'calibayes\["):
@@ -242,7 +242,7 @@ def test_devices_of_two_kinds(monkeypatch):
 
     monkeypatch.setattr(jax, "devices", lambda *_: [Device("fast"), Device("slow")])
     with pytest.raises(RuntimeError, match="must all be of one kind"):
-        devices.mesh_for(1000, 10**6, 10**4)
+        devices.choose_mesh(1000, 10**6, 10**4)
 
 
 def test_calls_side_by_side_are_for_one_process(monkeypatch):

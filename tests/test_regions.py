@@ -1,4 +1,4 @@
-"""Every region against a closed form: the law of critical levels, and levels of known points."""
+"""Critical levels of every region against closed forms for a normal posterior."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +12,7 @@ SD = np.array([0.5, 1.0, 3.0])
 
 
 def normal_cloud(n_replicates, m, seed=0, weighted=False):
-    """Correlated normal particles about zero on each row; weighted ones tilt a wider cloud back to it."""
+    """Draw correlated normal particles on each replicate, or weighted ones from a wider normal distribution."""
     rng = np.random.default_rng(seed)
     root = np.diag(SD) @ np.linalg.cholesky(np.array([[1, 0.6, 0], [0.6, 1, -0.3], [0, -0.3, 1]]))
     z = rng.normal(size=(n_replicates, m, 3)) * (1.3 if weighted else 1.0)
@@ -20,8 +20,9 @@ def normal_cloud(n_replicates, m, seed=0, weighted=False):
     weights = np.exp(log_w - log_w.max(1, keepdims=True))
     theta = (z @ root.T).transpose(2, 0, 1)
     density = -0.5 * (z**2).sum(-1)
-    to = lambda a: jnp.asarray(a, float)
-    return Cloud(to(theta), to(weights / weights.sum(1, keepdims=True)), to(density)), root
+    as_array = lambda a: jnp.asarray(a, float)
+    cloud = Cloud(as_array(theta), as_array(weights / weights.sum(1, keepdims=True)), as_array(density))
+    return cloud, root
 
 
 def point_at(z, root, n_replicates):
@@ -50,8 +51,8 @@ REGIONS = {
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("z", [(0.3, -0.8, 0.1), (1.5, 0.4, -1.9), (-0.2, 2.4, 0.7)])
-def test_critical_level_of_a_known_point(name, z, weighted):
-    """Averaged over 40 rows of 2,000 particles, within 4 Monte Carlo errors and a bias below 1 / M-ish."""
+def test_critical_level_matches_closed_form(name, z, weighted):
+    """Mean over 40 replicates of 2,000 particles. Tolerance: four Monte Carlo errors and a bias of order 1 / M."""
     cloud, root = normal_cloud(40, 2000, weighted=weighted)
     z = np.array(z)
     levels = np.asarray(REGIONS[name].critical_level(cloud, point_at(z, root, 40)))
@@ -60,24 +61,24 @@ def test_critical_level_of_a_known_point(name, z, weighted):
 
 
 def test_ellipsoid_is_not_biased_by_ranking_its_own_particles():
-    """With few particles the plain ellipsoid puts a point K / M too far out; the crossed one does not.
+    """Critical levels of points drawn from the posterior itself are uniform, also with few particles.
 
-    Critical levels of points drawn from the posterior itself are uniform. Over 4,000 rows the share below 0.95 has an
-    error of 0.0035; the plain ellipsoid's, with 60 particles in 3 dimensions, misses by about 0.03.
+    Over 4,000 replicates the share below 0.95 has a standard error of 0.0035. An ellipsoid that ranks the particles it
+    was fitted to, 60 in 3 dimensions, would miss by about 0.03.
     """
     n_replicates, m = 4000, 60
     rng = np.random.default_rng(3)
     theta = jnp.asarray(rng.normal(size=(3, n_replicates, m + 1)), float)
     flat = jnp.full((n_replicates, m), 1 / m)
     cloud = Cloud(theta[:, :, :m], flat, jnp.zeros((n_replicates, m)))
-    # The region asks for one point on all rows: shift each row so that its own point is the origin.
+    # The point is the same on all replicates: shift each replicate so that its own point is the origin.
     shifted = Cloud(cloud.theta - theta[:, :, m:], flat, cloud.log_density)
     levels = regions.Ellipsoid().critical_level(shifted, Point(jnp.zeros(3), jnp.zeros(n_replicates)))
     assert abs(float((levels <= 0.95).mean()) - 0.95) < 4 * 0.0035
 
 
-def test_simultaneous_box_has_the_mass_it_says():
-    """A point on the edge of the box of marginal levels c has the box's mass as its critical level."""
+def test_critical_level_of_simultaneous_box_is_its_mass():
+    """The critical level of a point is the mass of the box with the point on its boundary."""
     cloud, root = normal_cloud(20, 20_000)
     rng = np.random.default_rng(9)
     sample = rng.normal(size=(400_000, 3)) @ root.T
@@ -91,7 +92,7 @@ def test_simultaneous_box_has_the_mass_it_says():
         assert (box > levels).all()
 
 
-def test_sets_are_nested_and_centre_is_in_all_of_them():
+def test_critical_level_increases_from_the_centre():
     cloud, root = normal_cloud(5, 2000)
     for region in [*REGIONS.values(), regions.Simultaneous()]:
         path = [
@@ -102,7 +103,7 @@ def test_sets_are_nested_and_centre_is_in_all_of_them():
         assert path[-1].min() > 0.95
 
 
-def test_ties_count_half_and_plateaus_come_in_whole():
+def test_ties_count_half_and_plateaus_are_included_completely():
     theta = jnp.asarray([[[0.0, 1.0, 1.0, 2.0]]])
     weights = jnp.full((1, 4), 0.25)
     density = jnp.asarray([[0.0, 1.0, 1.0, 0.0]])
@@ -112,7 +113,7 @@ def test_ties_count_half_and_plateaus_come_in_whole():
     assert regions.HPD().critical_level(cloud, Point(jnp.ones(1), jnp.zeros(1)))[0] == 0.5
 
 
-def test_names_and_errors():
+def test_invalid_regions_are_rejected():
     assert isinstance(regions.as_region("box"), regions.Box)
     with pytest.raises(ValueError, match="region must be one of hpd"):
         regions.as_region("circle")

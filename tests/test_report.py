@@ -14,8 +14,8 @@ import pytest
 import calibayes as cb
 from calibayes import report
 from calibayes._core.curve import Curve
-from calibayes.io import Written
-from calibayes.report.source import call_of, source
+from calibayes.io import StoredSetting
+from calibayes.report.source import calibration_script, python_source
 from calibayes.result import Coverage
 from calibayes.solve.found import FELL_BACK, NOT_AUDITED
 
@@ -259,7 +259,7 @@ def test_loaded_results_say_the_same(quiet, page_of):
     before = page_of(quiet)
     pickled = page_of(pickle.loads(pickle.dumps(quiet)))
     assert pickled.by_tag == before.by_tag
-    text = {name: Written(repr(value)) for name, value in quiet.settings.items()}
+    text = {name: StoredSetting(repr(value)) for name, value in quiet.settings.items()}
     loaded = page_of(replace(quiet, model=None, data=None, counts=None, settings=text))
     assert loaded.by_tag["td"] == before.by_tag["td"]
     assert loaded.by_id["verdict"] == before.by_id["verdict"]
@@ -280,17 +280,17 @@ def test_given_call_is_shown(quiet, page_of):
 
 def test_call_gives_the_result_again(result):
     names = {"data": result.data}
-    exec(call_of(result).replace("seed=0", "seed=0, progress=False"), names)
+    exec(calibration_script(result).replace("seed=0", "seed=0, progress=False"), names)
     assert names["result"].eta == result.eta
     assert names["result"].names == result.names
 
 
 def test_call_names_what_it_needs(result):
-    assert call_of(result).startswith("# With data as they were.\nimport calibayes as cb\n")
+    assert calibration_script(result).startswith("# With data as they were.\nimport calibayes as cb\n")
     own = replace(result, model=cb.GibbsModel(own_loss, cb.priors.Normal(), dim=2))
-    assert call_of(replace(own, settings=own.settings | {"draws": True})).startswith("# With data, draws, own_loss as")
+    assert calibration_script(replace(own, settings=own.settings | {"draws": True})).startswith("# With data, draws, own_loss as")
     asked = replace(result, settings=result.settings | {"call": "calibayes fit a.csv", "level": 0.95, "region": "HPD"})
-    assert call_of(asked) == "calibayes fit a.csv"
+    assert calibration_script(asked) == "calibayes fit a.csv"
 
 
 def own_loss(theta, datum):
@@ -314,18 +314,18 @@ def own_loss(theta, datum):
     ids=repr,
 )
 def test_source_is_python(value):
-    again = eval(source(value), {"cb": cb})
+    again = eval(python_source(value), {"cb": cb})
     assert type(again) is type(value)
     assert jax.tree.all(jax.tree.map(np.array_equal, again, value))
 
 
 def test_what_cannot_be_written_is_named():
-    assert source(np.zeros(100), "weights") == "weights"
-    assert source(cb.losses.Generic(own_loss).fn) == "own_loss"
-    assert source(lambda: None, "loss") == "loss"
-    assert source(cb.interop.LogDensity(own_loss)).startswith("cb.interop.LogDensity(fn")
-    assert source(cb.bootstrap.Cluster(20, np.arange(50))) == "cb.bootstrap.Cluster(20, groups)"
-    assert source(jax.random.key(3)) == "jax.random.wrap_key_data(np.array([0, 3], np.uint32))"
+    assert python_source(np.zeros(100), "weights") == "weights"
+    assert python_source(cb.losses.Generic(own_loss).fn) == "own_loss"
+    assert python_source(lambda: None, "loss") == "loss"
+    assert python_source(cb.interop.LogDensity(own_loss)).startswith("cb.interop.LogDensity(fn")
+    assert python_source(cb.bootstrap.Cluster(20, np.arange(50))) == "cb.bootstrap.Cluster(20, groups)"
+    assert python_source(jax.random.key(3)) == "jax.random.wrap_key_data(np.array([0, 3], np.uint32))"
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 import calibayes as cb
 from calibayes._core import risk_gpu
-from calibayes._core.counts import Poissons
+from calibayes._core.counts import PoissonSpec
 from calibayes._core.risk_gpu import fused_risk, risk_in_chunks, suits
 from calibayes._core.target import make_target
 
@@ -56,7 +56,7 @@ def test_chunks(interpreted, monkeypatch):
     monkeypatch.setattr(risk_gpu, "_AT_ONCE", 32)
     x, y = cb.datasets.median_regression(107)
     model = cb.GibbsModel(LOSSES["quantile"], cb.priors.Normal())
-    target = make_target(model, (x, y), Poissons(jax.random.key(0), ROWS - 1, 107), 2)
+    target = make_target(model, (x, y), PoissonSpec(jax.random.key(0), ROWS - 1, 107), 2)
     theta = jnp.asarray(np.random.default_rng(0).normal(size=(2, ROWS, SIZE)), float)
     np.testing.assert_allclose(by_kernel(target, theta), target.risk(theta), rtol=1e-5, atol=2e-4)
 

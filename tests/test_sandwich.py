@@ -10,7 +10,7 @@ import pytest
 
 import calibayes as cb
 from calibayes._core.particles import normalise
-from calibayes._core.sandwich import influences, matching_eta, shifts
+from calibayes._core.sandwich import influences, matching_eta, mean_shifts
 from calibayes._core.target import evaluate, make_target
 
 N, K, SCALE = 45, 3, 5.0
@@ -119,7 +119,7 @@ def test_shifts_are_the_means_of_the_rows_to_first_order(regression):
     """
     x, y, rows, target, _ = regression
     influence = jnp.pad(jnp.asarray(exact_influences(x, y, 1e3), float), ((0, 0), (0, 3)))
-    got = np.asarray(shifts(target, influence))
+    got = np.asarray(mean_shifts(target, influence))
     fit = np.linalg.lstsq(x, y)[0]
     exact = np.stack([np.linalg.solve(x.T @ (row[:, None] * x), x.T @ (row * y)) - fit for row in rows], 1)
     np.testing.assert_allclose(got[:, 0], 0, atol=1e-5)
@@ -135,7 +135,7 @@ def test_the_total_of_a_row_does_not_move_it(regression):
     """Rows that are multiples of each other have one mean, and one shift, whatever their counts sum to."""
     x, y, rows, target, _ = regression
     influence = jnp.pad(jnp.asarray(exact_influences(x, y, 1.0), float), ((0, 0), (0, 3)))
-    got = np.asarray(shifts(target, influence))[:, 1:]
+    got = np.asarray(mean_shifts(target, influence))[:, 1:]
     np.testing.assert_allclose(got[:, 2], got[:, 1], rtol=1e-4)
     np.testing.assert_allclose(got[:, 3], got[:, 1], rtol=1e-4)
     assert rows[2].sum() == 2 * N

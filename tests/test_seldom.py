@@ -11,14 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 import calibayes as cb
-import made
+import example_results
 from calibayes._backend import treefile
 from calibayes._core.particles import UNROLLED, transform
 from calibayes._core.risk import UNROLLED as MANY
 from calibayes._core.target import make_target
 from calibayes.cli import app
-from calibayes.cli.output import Fitted, show
-from calibayes.cli.tables import Chosen, numbers
+from calibayes.cli.output import FitSummary, print_summary
+from calibayes.cli.tables import Selection, numeric_target
 from calibayes.design import Design
 from calibayes.estimators import GibbsRegressor
 from calibayes.progress import LiveLine
@@ -70,15 +70,15 @@ def test_an_infinite_target():
     import pandas as pd
 
     with pytest.raises(ValueError, match="the target 'y' is infinite in 1 rows"):
-        numbers(pd.Series([1.0, np.inf, 2.0]), "y")
+        numeric_target(pd.Series([1.0, np.inf, 2.0]), "y")
 
 
 def test_classes_are_explained(capsys):
     own = Intervals(["a", "b"], 0.95, np.zeros((2, 2)), np.ones(2), np.ones(2), np.ones(2, bool), ["", ""])
     columns = np.random.default_rng(0).normal(size=(30, 2))
-    chosen = Chosen("sick", None, ["a", "b"], columns, False, None, [])
-    design = Design.of(columns, intercept=False)
-    show(Fitted(made.result(), own, cb.losses.Logistic(), chosen, design, "t.csv", ["no", "yes"], []))
+    chosen = Selection("sick", None, ["a", "b"], columns, False, None, [])
+    design = Design.from_columns(columns, intercept=False)
+    print_summary(FitSummary(example_results.make_result(), own, cb.losses.Logistic(), chosen, design, "t.csv", ["no", "yes"], []))
     assert "A coefficient above zero speaks for yes, below zero for no." in " ".join(capsys.readouterr().out.split())
 
 
@@ -89,7 +89,7 @@ def test_huber_turns_linear_at_1345_spreads_of_the_residuals(monkeypatch, tmp_pa
     x = rng.normal(size=(n, 1))
     y = 2 + x[:, 0] + 3.0 * rng.normal(size=n)
     y[:40] += 1e3 * rng.normal(size=40)
-    assert Design.of(x).usual_delta(x, y) == pytest.approx(1.345 * 3.0, rel=4 * 1.17 / n**0.5 + 0.02)
+    assert Design.from_columns(x).default_huber_delta(x, y) == pytest.approx(1.345 * 3.0, rel=4 * 1.17 / n**0.5 + 0.02)
     rows = "\n".join(f"{a:.6g},{b:.6g}" for a, b in zip(x[:, 0], y, strict=True))
     (tmp_path / "t.csv").write_text(f"x,y\n{rows}")
     asked = []
@@ -100,7 +100,7 @@ def test_huber_turns_linear_at_1345_spreads_of_the_residuals(monkeypatch, tmp_pa
 
     monkeypatch.setattr(Design, "calibrate", calibrate)
     CliRunner().invoke(app, ["fit", str(tmp_path / "t.csv"), "--target", "y", "--loss", "huber"])
-    assert float(asked[0].delta) == pytest.approx(Design.of(x).usual_delta(x, y), rel=1e-3)
+    assert float(asked[0].delta) == pytest.approx(Design.from_columns(x).default_huber_delta(x, y), rel=1e-3)
 
 
 @pytest.fixture(scope="module")
@@ -163,9 +163,9 @@ def test_the_loss_of_a_regressor(loss):
 
 
 def test_a_region_seen_through_other_coordinates_is_checked(result):
-    view = Design.of(DATA[0][:, 1:]).view(0.0)
-    with pytest.raises(ValueError, match="asks for a parameter that is not there: there are 2"):
-        view.region(cb.regions.Interval(7)).check(2)
+    view = Design.from_columns(DATA[0][:, 1:]).reparametrization(0.0)
+    with pytest.raises(ValueError, match="is out of range: there are 2"):
+        view.transform_region(cb.regions.Interval(7)).check(2)
 
 
 @pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")

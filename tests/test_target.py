@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 import calibayes as cb
 from calibayes import target as targets
 from calibayes._core import risk
-from calibayes._core.counts import Poissons
+from calibayes._core.counts import PoissonSpec
 from calibayes._core.target import Target, log_density, make_target
 
 PRIOR = cb.priors.Normal(0.5, 10.0)
@@ -106,9 +106,9 @@ def test_the_first_reference_of_many_observations(monkeypatch):
     x = np.column_stack([np.ones(1000), rng.normal(size=1000)])
     y = x @ [3.0, -2.0] + rng.normal(size=1000)
     monkeypatch.setattr(targets, "_TO_BEGIN_WITH", 100)
-    np.testing.assert_allclose(targets.first_reference(x, y), np.linalg.lstsq(x[::10], y[::10])[0], rtol=1e-5)
+    np.testing.assert_allclose(targets.initial_reference(x, y), np.linalg.lstsq(x[::10], y[::10])[0], rtol=1e-5)
     rare = np.column_stack([x, np.arange(1000) == 7])
-    np.testing.assert_allclose(targets.first_reference(rare, y), np.linalg.lstsq(rare, y)[0], rtol=1e-5)
+    np.testing.assert_allclose(targets.initial_reference(rare, y), np.linalg.lstsq(rare, y)[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -117,7 +117,7 @@ def test_some_rows_at_a_time(stored, at_once, monkeypatch):
     """Eight rows by one, three or four: as all at once, to rounding of the sum over 21 observations."""
     x, y, counts = problem("quantile", 21, 3, n_replicates=7)
     model = cb.GibbsModel(LOSSES["quantile"][0], PRIOR)
-    target = make_target(model, (x, y), counts if stored else Poissons(jax.random.key(3), 7, 21), 3)
+    target = make_target(model, (x, y), counts if stored else PoissonSpec(jax.random.key(3), 7, 21), 3)
     theta = jnp.asarray(particles(3, 8))
     at_first = risk_of(target, theta)
     rows = []

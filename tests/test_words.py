@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-import made
-from calibayes.io import Written
+import example_results
+from calibayes.io import StoredSetting
 from calibayes.report import words
-from calibayes.report.settings import revived
-from calibayes.report.source import call_of, source
+from calibayes.report.settings import parse_settings
+from calibayes.report.source import calibration_script, python_source
 from calibayes.report.verdict import Grade, checks
 from calibayes.result import Intervals
 
@@ -17,7 +17,7 @@ MODEL = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal())
 
 
 def said(**changes):
-    return "\n".join(words.done(made.result(**changes)))
+    return "\n".join(words.done(example_results.make_result(**changes)))
 
 
 def own_loss(theta, datum):
@@ -93,8 +93,8 @@ def test_a_prior_of_ones_own():
         (cb.bootstrap.Cluster(40, np.repeat([0, 1, 2], 5)), "bootstrap samples of whole clusters (of 3)"),
         (cb.bootstrap.Multinomial(40, size=50), "bootstrap samples of 50 observations each"),
         (np.ones((40, 3)), "with counts that were given"),
-        (Written("Own(3)"), "drawn by Own(3)"),
-        (Written(f"Own({'1, ' * 40})"), "drawn by Own:"),
+        (StoredSetting("Own(3)"), "drawn by Own(3)"),
+        (StoredSetting(f"Own({'1, ' * 40})"), "drawn by Own:"),
     ],
 )
 def test_bootstraps(bootstrap, expected):
@@ -143,22 +143,22 @@ def test_estimates(estimate):
 )
 def test_text_that_is_no_setting_of_ours_stays_text(text):
     """Nothing of a file is called but the library's own classes."""
-    assert revived({"sampler": Written(text)}) == {"sampler": text}
+    assert parse_settings({"sampler": StoredSetting(text)}) == {"sampler": text}
 
 
 def test_settings_come_back():
     settings = {"sampler": cb.SMC(n_particles=300), "seed": 7, "estimate": "mode", "eta_init": None}
-    assert revived({name: Written(repr(value)) for name, value in settings.items()}) == settings
+    assert parse_settings({name: StoredSetting(repr(value)) for name, value in settings.items()}) == settings
 
 
 def test_what_cannot_be_written_down_is_named():
-    assert source(Written("<lambda>"), "estimate") == "estimate"
-    assert source(Written("f(1)"), "estimate") == "f(1)"
-    call = call_of(made.result(region=cb.regions.Functional(lambda theta: theta[0])))
+    assert python_source(StoredSetting("<lambda>"), "estimate") == "estimate"
+    assert python_source(StoredSetting("f(1)"), "estimate") == "f(1)"
+    call = calibration_script(example_results.make_result(region=cb.regions.Functional(lambda theta: theta[0])))
     assert "region=cb.regions.Functional(" in call
-    remembered = cb.regions.Remembered("Functional(of some kind)")
-    assert "region=region," in call_of(made.result(region=remembered)).replace("\n", "")
-    own = call_of(made.result(settings={"seed": 0, "bootstrap": cb.bootstrap.Bayesian(40)}))
+    remembered = cb.regions.NamedRegion("Functional(of some kind)")
+    assert "region=region," in calibration_script(example_results.make_result(region=remembered)).replace("\n", "")
+    own = calibration_script(example_results.make_result(settings={"seed": 0, "bootstrap": cb.bootstrap.Bayesian(40)}))
     assert "bootstrap=cb.bootstrap.Bayesian(40)" in own
 
 
@@ -171,7 +171,7 @@ def test_a_numpyro_model_is_named():
             numpyro.sample("y", numpyro.distributions.Normal(x @ beta, 1.0), obs=y)
 
     model = cb.GibbsModel.from_numpyro(slopes, (np.ones((4, 2)), np.ones(4)))
-    assert "cb.GibbsModel.from_numpyro(slopes, data)" in call_of(made.result(model=model))
+    assert "cb.GibbsModel.from_numpyro(slopes, data)" in calibration_script(example_results.make_result(model=model))
 
 
 # The verdict on each parameter's own interval.
@@ -189,9 +189,9 @@ def test_own_intervals_are_judged(converged, errors, value, grade):
     own = Intervals(
         ["a", "b"], 0.95, np.zeros((2, 2)), np.ones(2), np.array(errors), np.array(converged), ["fine", "fine"]
     )
-    found = [check for check in checks(made.result(), own) if "own" in check.name.lower()]
+    found = [check for check in checks(example_results.make_result(), own) if "own" in check.name.lower()]
     assert [(check.value, check.grade) for check in found] == [(value, grade)]
 
 
 def test_an_unknown_number_of_observations_is_not_judged():
-    assert not any("observations" in check.name.lower() for check in checks(made.result(), None))
+    assert not any("observations" in check.name.lower() for check in checks(example_results.make_result(), None))

@@ -11,8 +11,8 @@ import calibayes as cb
 from benchmarks.speed.measured import Measured
 from benchmarks.speed.problems import Sizes
 from calibayes._backend.fingerprint import digest
-from calibayes._core.target import first_reference
-from calibayes._validate.checks import check_data
+from calibayes._core.target import initial_reference
+from calibayes._validate.data import check_data
 from calibayes.samplers.transport.subsample import enough_observations
 
 DIM = 10
@@ -27,7 +27,7 @@ seen, risk = collections.Counter(), Target.risk
 
 def counted(self, theta):
     shape = theta.shape[1:]
-    if self.base.size >= n:
+    if self.reference_loss.size >= n:
         jax.debug.callback(lambda: seen.update([shape]))
     return risk(self, theta)
 
@@ -65,6 +65,6 @@ def _host(n: int) -> float:
     model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
     began = time.perf_counter()
     observations = check_data(model, (x, y), None)
-    first_reference(*observations.data)
+    initial_reference(*observations.data)
     digest(observations.data)
     return time.perf_counter() - began

@@ -24,7 +24,7 @@ import calibayes as cb
 from benchmarks.speed.algorithms import Repeated
 from benchmarks.speed.measured import Measured, Ratio, timed
 from benchmarks.speed.problems import Data, Sizes, heart_disease, median_regression, rows_of
-from calibayes._core.convergence import multi_ess_of
+from calibayes._core.convergence import batch_means_ess
 from calibayes._core.particles import ess, pool
 
 WANTED = 100.0
@@ -112,7 +112,7 @@ def _weighted_multi_ess(particles: Any) -> Float[Array, " B"]:
         terms = len(weights) * weights[:, None] * centred
         of_posterior = (weights[:, None] * centred).T @ centred
         cost = jnp.linalg.slogdet(of_posterior)[1] - jnp.linalg.slogdet(jnp.atleast_2d(jnp.cov(terms, rowvar=False)))[1]
-        return multi_ess_of(terms) * jnp.exp(cost / theta.shape[1])
+        return batch_means_ess(terms) * jnp.exp(cost / theta.shape[1])
 
     return jax.vmap(row)(theta, weights)
 
@@ -144,7 +144,7 @@ def _cost(warm_up: Callable[[], Any], draw: Callable[[Any], Array], draws: int) 
 
 
 def _size(chains: Float[Array, "B R K"]) -> float:
-    return float(np.median(jax.vmap(multi_ess_of)(chains)))
+    return float(np.median(jax.vmap(batch_means_ess)(chains)))
 
 
 def _nuts_draws(sizes: Sizes) -> int:

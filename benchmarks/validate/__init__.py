@@ -1,4 +1,4 @@
-"""Is the library right? Statistical tests that take minutes, and what they found.
+"""Statistical tests of the library that take minutes, and the results they stored.
 
-`python -m benchmarks.validate` runs them; `docs/trust.md` is written from what is stored.
+`python -m benchmarks.validate` runs them. `docs/trust.md` contains tables generated from `results/validation.json`.
 """

@@ -1,8 +1,9 @@
-"""Invariances: the same problem in other words has the same learning rate.
+"""Invariance of the learning rate: an equivalent formulation of a problem has the same learning rate.
 
-The same seeds and the same rows of counts, so that only rounding differs, which may yet turn a proposal down that was
-taken, and then all that follows differs by Monte Carlo error. That error is measured, as the spread of log eta over
-seeds on the same rows, and means over seeds are compared by Student's t. Where not a bit differs, that is said.
+Both formulations use the same seeds and the same bootstrap counts, so that only rounding differs. Rounding can change
+whether one proposal is accepted, after which the two runs differ by Monte Carlo error. That error is estimated as the
+spread of log eta over seeds on the same counts, and means over seeds are compared by a t test. Results that agree to
+the last bit are marked as identical.
 """
 
 from collections.abc import Callable
@@ -10,42 +11,47 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 from scipy import stats
 
 import calibayes as cb
-from calibayes._backend.room import make_room
+from calibayes._backend.memory import clear_caches_if_full
+from calibayes.samplers import Sampler
 
-_SCALE = 8.0
+_FACTOR = 8.0
 _CONSTANT = 3.0
 _TAU = 0.3
 
 
 class Problem(NamedTuple):
+    """Data, bootstrap counts, loss and prior of a linear quantile regression."""
+
     x: np.ndarray
     y: np.ndarray
     counts: np.ndarray
     loc: np.ndarray
-    """Of the prior, which is informative: what is not transformed along shows."""
+    """Location of the prior, which is informative: a transformation that misses it changes the result."""
     scale: np.ndarray
-    loss: Any
-    factor: float = 1.0
-    """What eta is to be multiplied by to compare."""
+    loss: cb.losses.Linear
+    eta_factor: float = 1.0
+    """Factor by which eta is multiplied before it is compared."""
 
 
-def _quantile(prediction: Any, y: Any) -> Any:
+def _quantile(prediction: Array, y: Array) -> Array:
     residual = y - prediction
     return jnp.maximum(_TAU * residual, (_TAU - 1) * residual)
 
 
-def _scaled(prediction: Any, y: Any) -> Any:
-    return _SCALE * _quantile(prediction, y)
+def _multiplied(prediction: Array, y: Array) -> Array:
+    return _FACTOR * _quantile(prediction, y)
 
 
-def _raised(prediction: Any, y: Any) -> Any:
+def _plus_constant(prediction: Array, y: Array) -> Array:
     return _quantile(prediction, y) + _CONSTANT
 
 
-def problem(n_replicates: int, n: int = 50) -> Problem:
+def make_problem(n_replicates: int, n: int = 50) -> Problem:
+    """Return a quantile regression with three parameters."""
     rng = np.random.default_rng(3)
     x = np.column_stack([np.ones(n), rng.normal(size=n), rng.exponential(size=n)])
     y = x @ [1.0, 0.5, -1.0] + rng.normal(size=n)
@@ -54,67 +60,73 @@ def problem(n_replicates: int, n: int = 50) -> Problem:
     return Problem(x, y, counts, loc, scale, cb.losses.Linear(_quantile))
 
 
-def _permuted(of: Problem) -> Problem:
-    order = np.random.default_rng(1).permutation(len(of.y))
-    return of._replace(x=of.x[order], y=of.y[order], counts=of.counts[:, order])
+def _permute_observations(problem: Problem) -> Problem:
+    order = np.random.default_rng(1).permutation(len(problem.y))
+    return problem._replace(x=problem.x[order], y=problem.y[order], counts=problem.counts[:, order])
 
 
-def _relabelled(of: Problem) -> Problem:
+def _permute_parameters(problem: Problem) -> Problem:
     order = np.array([2, 0, 1])
-    return of._replace(x=of.x[:, order], loc=of.loc[order], scale=of.scale[order])
+    return problem._replace(x=problem.x[:, order], loc=problem.loc[order], scale=problem.scale[order])
 
 
-def _stretched(of: Problem) -> Problem:
-    by = np.array([1.0, 250.0, 0.04])
-    return of._replace(x=of.x * by, loc=of.loc / by, scale=of.scale / by)
+def _scale_columns(problem: Problem) -> Problem:
+    factors = np.array([1.0, 250.0, 0.04])
+    return problem._replace(x=problem.x * factors, loc=problem.loc / factors, scale=problem.scale / factors)
 
 
-def _in_other_units(of: Problem) -> Problem:
-    return of._replace(y=30 * of.y, loc=30 * of.loc, scale=30 * of.scale, factor=30.0)
+def _change_unit_of_y(problem: Problem) -> Problem:
+    return problem._replace(y=30 * problem.y, loc=30 * problem.loc, scale=30 * problem.scale, eta_factor=30.0)
 
 
 CHANGES: dict[str, Callable[[Problem], Problem]] = {
-    "observations permuted": _permuted,
-    "parameters relabelled": _relabelled,
-    "columns of X scaled": _stretched,
-    "y in other units": _in_other_units,
-    "loss times 8": lambda of: of._replace(loss=cb.losses.Linear(_scaled), factor=_SCALE),
-    "loss plus 3": lambda of: of._replace(loss=cb.losses.Linear(_raised)),
+    "observations permuted": _permute_observations,
+    "parameters permuted": _permute_parameters,
+    "columns of X scaled": _scale_columns,
+    "y in other units": _change_unit_of_y,
+    "loss times 8": lambda problem: problem._replace(loss=cb.losses.Linear(_multiplied), eta_factor=_FACTOR),
+    "loss plus 3": lambda problem: problem._replace(loss=cb.losses.Linear(_plus_constant)),
 }
-SAMPLERS = {
+SAMPLERS: dict[str, tuple[Sampler, int]] = {
     "transport": (cb.Transport(n_particles=500), 400),
     "SMC": (cb.SMC(n_particles=300, ess_target=0.9), 100),
     "MCMC": (cb.MCMC(n_draws=1500, n_warmup=300), 100),
 }
-"""With their numbers of rows."""
+"""Samplers with their number of replicates."""
+_UNCHANGED = "unchanged"
 
 
-def calibrated(of: Problem, sampler: Any, seed: int) -> float:
-    """Log eta, in the first problem's units."""
-    model = cb.GibbsModel(of.loss, cb.priors.Normal(of.loc, of.scale))
-    first = None if isinstance(sampler, cb.Transport) else 2.0 / of.factor
-    options = {"bootstrap": of.counts, "sampler": sampler, "search": cb.Bracket(), "eta_init": first}
-    result = cb.calibrate(model, (of.x, of.y), level=0.9, region="ellipsoid", seed=seed, progress=False, **options)
+def log_eta(problem: Problem, sampler: Sampler, seed: int) -> float:
+    """Calibrate and return the logarithm of eta in the units of the unchanged problem."""
+    model = cb.GibbsModel(problem.loss, cb.priors.Normal(problem.loc, problem.scale))
+    eta_init = None if isinstance(sampler, cb.Transport) else 2.0 / problem.eta_factor
+    options: dict[str, Any] = {"bootstrap": problem.counts, "sampler": sampler, "eta_init": eta_init}
+    options |= {"search": cb.Bracket(), "level": 0.9, "region": "ellipsoid", "seed": seed, "progress": False}
+    result = cb.calibrate(model, (problem.x, problem.y), **options)
     if not result.converged:
-        raise RuntimeError(f"not calibrated: {result.message}")
-    return float(np.log(result.eta * of.factor))
+        raise RuntimeError(f"the calibration did not converge: {result.message}")
+    return float(np.log(result.eta * problem.eta_factor))
 
 
 def run(names: tuple[str, ...] = tuple(SAMPLERS), seeds: int = 4) -> list[dict[str, Any]]:
-    found = []
+    """Compare every change with the unchanged problem, for each sampler."""
+    results = []
     for name in names:
-        make_room()
+        clear_caches_if_full()
         sampler, n_replicates = SAMPLERS[name]
-        base = problem(n_replicates)
-        told = {change: apply(base) for change, apply in {"as it is": lambda of: of, **CHANGES}.items()}
-        etas = {change: [calibrated(of, sampler, seed) for seed in range(seeds)] for change, of in told.items()}
-        variance = float(np.mean([np.var(own, ddof=1) for own in etas.values()]))
+        base = make_problem(n_replicates)
+        problems = {_UNCHANGED: base, **{change: apply(base) for change, apply in CHANGES.items()}}
+        etas = {
+            change: [log_eta(problem, sampler, seed) for seed in range(seeds)] for change, problem in problems.items()
+        }
+        variance = float(np.mean([np.var(values, ddof=1) for values in etas.values()]))
         for change in CHANGES:
-            away = float(np.mean(etas[change]) - np.mean(etas["as it is"]))
-            error = (2 * variance / seeds) ** 0.5
-            p = float(2 * stats.t(len(etas) * (seeds - 1)).sf(abs(away) / error))
-            same = etas[change] == etas["as it is"]
-            line = {"sampler": name, "change": change, "difference": away, "error": error, "p": p}
-            found.append(line | {"same": same, "n": seeds})
-            print(name, change, f"{away:+.5f}, error {error:.5f}, p {p:.3f}", "not a bit" if same else "", flush=True)
-    return found
+            difference = float(np.mean(etas[change]) - np.mean(etas[_UNCHANGED]))
+            se = (2 * variance / seeds) ** 0.5
+            p = float(2 * stats.t(len(etas) * (seeds - 1)).sf(abs(difference) / se))
+            identical = etas[change] == etas[_UNCHANGED]
+            line = {"sampler": name, "change": change, "difference": difference, "se": se, "p": p}
+            results.append(line | {"identical": identical, "n": seeds})
+            suffix = "identical" if identical else ""
+            print(name, change, f"{difference:+.5f}, standard error {se:.5f}, p {p:.3f}", suffix, flush=True)
+    return results

@@ -1,82 +1,86 @@
-r"""Models whose generalized posterior is a posterior: parameters and data have a joint law that can be drawn from.
+r"""Models whose generalized posterior is an ordinary posterior, so that parameters and data can be drawn jointly.
 
-With counts c the posterior on a row is $\exp\{-\eta \sum_i c_i r_i(\theta)\}\,p(\theta)$. Where $\exp(-\eta r)$ is a
-density in y up to a constant, observation i is drawn at the learning rate $\eta c_i$: with c times the precision. A
-binary y allows for counts of nought and one only.
+With counts c the posterior of a replicate is $\exp\{-\eta \sum_i c_i r_i(\theta)\}\,p(\theta)$. Where $\exp(-\eta r)$
+is a density in y up to a constant, observation i is drawn at the learning rate $\eta c_i$, that is, with $c_i$ times
+the precision. A binary y permits only the counts 0 and 1.
 
-The hinge loss is no likelihood: summed over y = -1 and 1 it leaves $z_i(\theta)$. But parameters drawn from
-$p(\theta)\prod_i z_i(\theta)$, and labels with probabilities $e^{-\eta c_i r_i} / z_i$, have the joint law
-$p(\theta)\prod_i e^{-\eta c_i r_i}$, and so that posterior.
+The hinge loss is not a negative log-likelihood: its sum over y = -1 and 1 leaves a normaliser $z_i(\theta)$. But if the
+parameters are drawn from $p(\theta)\prod_i z_i(\theta)$ and the labels with probabilities $e^{-\eta c_i r_i} / z_i$,
+their joint density is $p(\theta)\prod_i e^{-\eta c_i r_i}$, which has the required posterior.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PRNGKeyArray
 
 import calibayes as cb
 from calibayes._core.target import Target, make_target
 
-_TRIES = 512
+_MAX_TRIES = 512
+"""Proposals of the rejection sampler per data set."""
 
 
 class Model(NamedTuple):
+    """A generalized posterior together with the distribution of its data."""
+
     name: str
     gibbs: cb.GibbsModel
     dim: int
     eta: float
-    observe: Callable[[Any, jax.Array, jax.Array], jax.Array]
-    """y from a key, the linear predictions `x @ theta` and the learning rate of each observation."""
+    observe: Callable[[PRNGKeyArray, Array, Array], Array]
+    """Draws y from a key, the linear predictions `x @ theta` and the learning rate of each observation."""
     binary: bool = False
     positive: bool = False
-    """Whether x must be, for predictions to be so."""
-    normaliser: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]] | None = None
-    """log z of predictions and learning rates, and the most it can be; None if z does not depend on parameters."""
+    """Whether x must be positive, so that predictions are."""
+    normaliser: Callable[[Array, Array], tuple[Array, Array]] | None = None
+    """log z of predictions and learning rates, and its maximum; None if z does not depend on the parameters."""
 
     def design(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """Rows of x: the intercept first, then normal columns with some correlation."""
+        """Draw a design matrix: an intercept and correlated normal columns."""
         x = rng.normal(size=(n, self.dim)) + 0.5 * rng.normal(size=(n, 1))
         x[:, 0] = 1
         return np.exp(0.5 * x) if self.positive else x
 
     def counts(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """How often each observation counts: as in a bootstrap sample, as far as the law of y allows."""
+        """Draw bootstrap counts, capped at 1 for binary data."""
         drawn = rng.multinomial(n, np.full(n, 1 / n))
         return (np.minimum(drawn, 1) if self.binary else drawn).astype(float)
 
-    def parameters(self, key: Any, x: jax.Array, counts: jax.Array) -> jax.Array:
-        """Of one dataset, from the prior; by rejection where its law has a normaliser in it."""
+    def parameters(self, key: PRNGKeyArray, x: Array, counts: Array) -> Array:
+        """Draw the parameters of one data set: from the prior, by rejection sampling if there is a normaliser."""
         if self.normaliser is None:
             return self.gibbs.prior.sample(key, (self.dim,))
         tries, accept = jax.random.split(key)
-        theta = self.gibbs.prior.sample(tries, (_TRIES, self.dim))
-        log_z, most = self.normaliser(theta @ x.T, jnp.broadcast_to(self.eta * counts, (_TRIES, len(counts))))
-        accepted = jnp.log(jax.random.uniform(accept, (_TRIES,))) < (log_z - most).sum(-1)
+        theta = self.gibbs.prior.sample(tries, (_MAX_TRIES, self.dim))
+        log_z, max_log_z = self.normaliser(theta @ x.T, jnp.broadcast_to(self.eta * counts, (_MAX_TRIES, len(counts))))
+        accepted = jnp.log(jax.random.uniform(accept, (_MAX_TRIES,))) < (log_z - max_log_z).sum(-1)
         return jnp.where(accepted.any(), theta[jnp.argmax(accepted)], jnp.nan)
 
-    def data(self, key: Any, x: jax.Array, theta: jax.Array, counts: jax.Array) -> jax.Array:
-        """y of one dataset; what is not counted is drawn as if it were once."""
+    def data(self, key: PRNGKeyArray, x: Array, theta: Array, counts: Array) -> Array:
+        """Draw y of one data set; observations with count 0 are drawn as with count 1."""
         return self.observe(key, x @ theta, self.eta * jnp.where(counts > 0, counts, 1.0))
 
 
 class Stack(NamedTuple):
-    """Datasets side by side: rows of one target, each counting its own observations alone."""
+    """L data sets as replicates of one target; each replicate counts only its own observations."""
 
     target: Target
     theta: jax.Array
-    """The parameters that each row's data came from, (L, K)."""
+    """True parameters of each data set, shape (L, K)."""
     x: np.ndarray
-    """(L, n, K)"""
+    """Shape (L, n, K)."""
     y: jax.Array
     counts: np.ndarray
-    """(L, n)"""
+    """Shape (L, n)."""
 
 
 def stack(model: Model, seed: int, n_sets: int, n: int) -> Stack:
-    """Datasets of parameters from their law and data from the model."""
+    """Draw `n_sets` data sets of `n` observations with their parameters."""
     rng = np.random.default_rng(seed)
     x = np.stack([model.design(rng, n) for _ in range(n_sets)])
     counts = np.stack([model.counts(rng, n) for _ in range(n_sets)])
@@ -87,16 +91,16 @@ def stack(model: Model, seed: int, n_sets: int, n: int) -> Stack:
     return Stack(target.select(jnp.arange(1, n_sets + 1)), theta, x, y, counts)
 
 
-def joint(model: Model, key: Any, x: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Parameters and data of each dataset."""
+def joint(model: Model, key: PRNGKeyArray, x: Array, counts: Array) -> tuple[Array, Array]:
+    """Draw parameters and data of each data set."""
     theta, y = _joint(model, key, x, counts)
     if not np.isfinite(theta).all():
-        raise RuntimeError(f"{model.name}: no parameters were accepted in {_TRIES} tries.")
+        raise RuntimeError(f"{model.name}: the rejection sampler accepted no parameters in {_MAX_TRIES} tries.")
     return theta, y
 
 
 @eqx.filter_jit
-def _joint(model: Model, key: Any, x: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _joint(model: Model, key: PRNGKeyArray, x: Array, counts: Array) -> tuple[Array, Array]:
     keys = jax.random.split(key, (2, len(x)))
     theta = jax.vmap(model.parameters)(keys[0], x, counts)
     return theta, jax.vmap(model.data)(keys[1], x, theta, counts)
@@ -108,8 +112,8 @@ def _normal(key, prediction, eta):
 
 def _asymmetric_laplace(tau):
     def observe(key, prediction, eta):
-        up, down = jax.random.exponential(key, (2, *eta.shape))
-        return prediction + (up / tau - down / (1 - tau)) / eta
+        above, below = jax.random.exponential(key, (2, *eta.shape))
+        return prediction + (above / tau - below / (1 - tau)) / eta
 
     return observe
 
@@ -127,9 +131,9 @@ def _hinge(prediction):
 
 
 def _hinge_normaliser(prediction, eta):
-    both = jnp.logaddexp(-eta * _hinge(prediction), -eta * _hinge(-prediction))
-    # The most is at a prediction of one, where one loss is 0 and the other 4.
-    return both, jnp.log1p(jnp.exp(-4 * eta))
+    log_z = jnp.logaddexp(-eta * _hinge(prediction), -eta * _hinge(-prediction))
+    # The maximum is at a prediction of 1, where one loss is 0 and the other 4.
+    return log_z, jnp.log1p(jnp.exp(-4 * eta))
 
 
 def _exponential_loss(theta, datum):

@@ -25,7 +25,7 @@ from calibayes.result import Result as Result
 from calibayes.samplers import MCMC as MCMC
 from calibayes.samplers import SMC as SMC
 from calibayes.samplers import Transport as Transport
-from calibayes.solve.search import Bracket as Bracket
-from calibayes.solve.search import RobbinsMonro as RobbinsMonro
+from calibayes.solve.bracket import Bracket as Bracket
+from calibayes.solve.robbins_monro import RobbinsMonro as RobbinsMonro
 
 __version__ = "0.1.0.dev0"

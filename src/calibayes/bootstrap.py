@@ -1,10 +1,12 @@
-"""Bootstraps: how often each observation counts on each row.
+"""Bootstrap resampling schemes.
 
-A bootstrap sample is a row of counts, never a copy of the data. The bootstraps differ only in how they
-draw the row, from a key of its own (`fold_in(key, b)`), so that row b is the same whatever B is.
+A bootstrap replicate is a vector of counts, one per observation, and never a copy of the data. The schemes differ only
+in how they draw the counts of one replicate. Replicate b is drawn from its own key, `fold_in(key, b)`, so that it does
+not depend on the number of replicates.
 """
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -15,70 +17,181 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
 from calibayes._backend.rng import replicate_keys
-from calibayes._core.counts import Poissons, poisson_counts
+from calibayes._core.counts import PoissonSpec, poisson_counts
 
-MANY = 2**27
-"""Counts that are still stored, whichever bootstrap they are of."""
+__all__ = ["Bayesian", "Block", "Bootstrap", "Cluster", "Multinomial", "Poisson"]
+
+
+@dataclass(frozen=True)
+class BootstrapConfig:
+    """Tuning constants of the bootstrap."""
+
+    max_stored_counts: int = 2**27
+    """Largest number of counts (replicates times observations) that is stored as an array. A larger Poisson bootstrap
+    is drawn block by block from its keys whenever counts are needed. 2**27 float32 counts take 512 MiB; an
+    order-of-magnitude choice for the memory of one calibration. Poisson counts are the same stored or not."""
+
+
+CONFIG = BootstrapConfig()
 
 
 class Bootstrap(eqx.Module):
-    """B rows of counts of N observations, each with expectation one unless a bootstrap draws fewer than N."""
+    """Base class of bootstrap schemes.
+
+    Subclass it and define `replicate`, which draws the counts of one replicate.
+
+    Parameters
+    ----------
+    n_replicates : int
+        Number of bootstrap replicates, B.
+
+    Examples
+    --------
+    A random half of the data, each observation counted twice:
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from calibayes.bootstrap import Bootstrap
+    >>> class Halves(Bootstrap):
+    ...     def replicate(self, key, n):
+    ...         return jnp.where(jax.random.permutation(key, n) < n // 2, 2.0, 0.0)
+    >>> counts = Halves(100).counts(jax.random.key(0), 10)
+    >>> counts.shape
+    (100, 10)
+    """
 
     n_replicates: int = eqx.field(static=True)
 
     @abstractmethod
     def replicate(self, key: PRNGKeyArray, n: int) -> Float[Array, " N"]:
-        """One row of counts."""
+        """Draw the counts of one replicate.
+
+        Parameters
+        ----------
+        key : PRNGKeyArray
+            Random key of the replicate.
+        n : int
+            Number of observations, N.
+
+        Returns
+        -------
+        Array of shape (N,)
+            Count of each observation. Counts need not be integers; their expectation should be one.
+        """
 
     def check(self, n: int) -> None:
-        """Raise if this bootstrap cannot be drawn for `n` observations."""
+        """Raise an error if this scheme cannot resample `n` observations.
+
+        Parameters
+        ----------
+        n : int
+            Number of observations.
+
+        Raises
+        ------
+        ValueError
+            If the settings do not fit the number of observations.
+        """
 
     def counts(self, key: PRNGKeyArray, n: int) -> Float[Array, "B N"]:
+        """Draw the counts of all replicates.
+
+        Parameters
+        ----------
+        key : PRNGKeyArray
+            JAX random key.
+        n : int
+            Number of observations, N.
+
+        Returns
+        -------
+        Array of shape (B, N)
+            Counts, one row per replicate.
+        """
         self.check(n)
         return _draw(self, replicate_keys(key, self.n_replicates), n)
 
 
-def drawn(
-    rows: "Bootstrap | Float[np.ndarray, 'B N']", key: PRNGKeyArray, n: int
-) -> Float[np.ndarray, "B N"] | Poissons:
-    """Rows of counts; or, if they are many and need not be stored, what to draw them from."""
-    if not isinstance(rows, Bootstrap):
-        return rows
-    if isinstance(rows, Poisson) and rows.n_replicates * n > MANY:
-        return Poissons(key, rows.n_replicates, n)
-    return np.asarray(rows.counts(key, n))
-
-
 class Multinomial(Bootstrap):
-    """Efron's: N observations drawn with replacement, the paper's; or `size` of them, the m-out-of-n bootstrap.
+    r"""Efron's bootstrap: observations drawn with replacement.
 
-    Where the loss is of the 0-1 type its minimiser converges like n^-1/3, the n-out-of-n bootstrap is inconsistent
-    (Abrevaya and Huang 2005), and drawing m << n is consistent (Bickel, Götze and van Zwet 1997). `rate` is the
-    exponent gamma of that n^-gamma: 1/2 in regular problems, 1/3 in cube-root ones. A posterior at eta is about
-    (n eta)^-1/2 wide, and as wide as the minimiser varies if eta is of order n^(2 gamma - 1). Hence eta_m on m
-    observations stands for eta_m (m / n)^(1 - 2 gamma) on all n, and counts are multiplied by
-    (n / m)^(1 - 2 gamma): rows are then on the scale of the data's eta, and nothing else need know. Their expectation
-    is (m / n)^(2 gamma).
+    This is the bootstrap of the paper. With `size` it is the m-out-of-n bootstrap.
+
+    Parameters
+    ----------
+    n_replicates : int
+        Number of bootstrap replicates.
+    size : int, optional
+        Number of observations drawn per replicate, m. Default: all n.
+    rate : float
+        Exponent $\gamma$ of the rate $n^{-\gamma}$ at which the minimiser of the loss converges: 1/2 in regular
+        problems, 1/3 for losses of the 0-1 type. Default: 1/2.
+
+    Notes
+    -----
+    For losses of the 0-1 type the minimiser converges at the rate $n^{-1/3}$, the n-out-of-n bootstrap is inconsistent
+    [1]_, and the m-out-of-n bootstrap with $m \ll n$ is consistent [2]_.
+
+    The posterior with learning rate $\eta$ has a width of order $(n \eta)^{-1/2}$. It matches the spread of the
+    minimiser, of order $n^{-\gamma}$, if $\eta$ is of order $n^{2\gamma - 1}$. Hence $\eta_m$ on m observations
+    corresponds to $\eta_m (m / n)^{1 - 2\gamma}$ on n observations. The counts are multiplied by
+    $(n / m)^{1 - 2\gamma}$, which expresses all replicates in terms of the learning rate on the full data. The
+    expectation of a count is then $(m / n)^{2\gamma}$.
+
+    References
+    ----------
+    .. [1] Abrevaya and Huang (2005), On the bootstrap of the maximum score estimator, Econometrica 73.
+    .. [2] Bickel, Götze and van Zwet (1997), Resampling fewer than n observations, Statistica Sinica 7.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import calibayes as cb
+    >>> counts = cb.bootstrap.Multinomial(500).counts(jax.random.key(0), 100)
+    >>> counts.shape, float(counts[0].sum())
+    ((500, 100), 100.0)
     """
 
     size: int | None = eqx.field(static=True, default=None)
     rate: float = eqx.field(static=True, default=0.5)
 
     def check(self, n):
-        whole = isinstance(self.size, int | np.integer) and not isinstance(self.size, bool)
-        if self.size is not None and not (whole and 2 <= self.size <= n):
+        is_integer = isinstance(self.size, int | np.integer) and not isinstance(self.size, bool)
+        if self.size is not None and not (is_integer and 2 <= self.size <= n):
             raise ValueError(f"size of a bootstrap sample must be an integer from 2 to N = {n}; got {self.size!r}.")
         if not isinstance(self.rate, Real) or not 0 < self.rate <= 0.5:
             raise ValueError(f"rate must be above 0 and at most 1/2, the exponent of n^-rate; got {self.rate!r}.")
 
     def replicate(self, key, n):
         size = n if self.size is None else self.size
-        drawn = _tally(jax.random.randint(key, (size,), 0, n), n)
-        return drawn * (n / size) ** (1 - 2 * self.rate)
+        counts = _count(jax.random.randint(key, (size,), 0, n), n)
+        return counts * (n / size) ** (1 - 2 * self.rate)
 
 
 class Bayesian(Bootstrap):
-    """Rubin's: Dirichlet weights, so that no observation is ever left out."""
+    """Rubin's Bayesian bootstrap: Dirichlet weights, all of them positive.
+
+    Parameters
+    ----------
+    n_replicates : int
+        Number of bootstrap replicates.
+
+    Notes
+    -----
+    The weights of a replicate are N times a draw from the uniform distribution on the simplex, Dirichlet(1, ..., 1).
+
+    References
+    ----------
+    Rubin (1981), The Bayesian bootstrap, Annals of Statistics 9.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import calibayes as cb
+    >>> counts = cb.bootstrap.Bayesian(500).counts(jax.random.key(0), 100)
+    >>> bool((counts > 0).all()), round(float(counts[0].sum()), 2)
+    (True, 100.0)
+    """
 
     def replicate(self, key, n):
         weights = jax.random.exponential(key, (n,))
@@ -86,10 +199,25 @@ class Bayesian(Bootstrap):
 
 
 class Poisson(Bootstrap):
-    """Independent Poisson(1) counts, which need no knowledge of N.
+    """Independent Poisson(1) counts, for large data sets.
 
-    They follow from the row's key and the observation's number, and are drawn where they are needed instead of stored:
-    the one for large data.
+    Parameters
+    ----------
+    n_replicates : int
+        Number of bootstrap replicates.
+
+    Notes
+    -----
+    A count is a function of the replicate's key and the index of the observation. `calibrate` does not store the counts
+    of a large bootstrap, but draws them block by block when they are needed.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import calibayes as cb
+    >>> counts = cb.bootstrap.Poisson(500).counts(jax.random.key(0), 100)
+    >>> counts.shape
+    (500, 100)
     """
 
     def replicate(self, key, n):
@@ -99,41 +227,90 @@ class Poisson(Bootstrap):
 class Block(Bootstrap):
     """Blocks of consecutive observations, for serially dependent data.
 
-    Circular blocks wrap around the end of the series, so that every observation is expected once.
-    Moving blocks do not and leave the ends out too often: their counts are centred, `counts - expected
-    + 1`, which keeps the covariance of the moving-block bootstrap. A centred count can fall slightly
-    below zero.
+    Parameters
+    ----------
+    n_replicates : int
+        Number of bootstrap replicates.
+    length : int
+        Length of the blocks.
+    circular : bool
+        Whether blocks wrap around the end of the series (circular block bootstrap [1]_) or not (moving block
+        bootstrap [2]_). Default: True.
+
+    Notes
+    -----
+    Circular blocks draw every observation once in expectation. Moving blocks draw the ends of the series less often;
+    their counts are centred, `counts - expected + 1`, which preserves the covariance of the moving block bootstrap. A
+    centred count can be slightly below zero.
+
+    References
+    ----------
+    .. [1] Politis and Romano (1992), A circular block-resampling procedure for stationary data.
+    .. [2] Künsch (1989), The jackknife and the bootstrap for general stationary observations, Annals of Statistics 17.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import calibayes as cb
+    >>> counts = cb.bootstrap.Block(500, length=10).counts(jax.random.key(0), 100)
+    >>> counts.shape, float(counts[0].sum())
+    ((500, 100), 100.0)
     """
 
     length: int = eqx.field(static=True)
     circular: bool = eqx.field(static=True, default=True)
 
     def check(self, n):
-        whole = isinstance(self.length, int | np.integer) and not isinstance(self.length, bool)
-        if not (whole and 1 <= self.length <= n):
+        is_integer = isinstance(self.length, int | np.integer) and not isinstance(self.length, bool)
+        if not (is_integer and 1 <= self.length <= n):
             raise ValueError(f"length of a block must be between 1 and N = {n}; got {self.length!r}.")
 
     def replicate(self, key, n):
         n_blocks = -(-n // self.length)
         n_starts = n if self.circular else n - self.length + 1
         starts = jax.random.randint(key, (n_blocks,), 0, n_starts)
-        # The last block is cut so that N observations are drawn in all.
-        counts = _tally((self._members(starts) % n).reshape(-1)[:n], n)
+        # The last block is truncated so that exactly N observations are drawn.
+        counts = _count((self._members(starts) % n).reshape(-1)[:n], n)
         return counts if self.circular else counts - self._expected(n) + 1
 
     def _members(self, starts: Int[Array, " J"]) -> Int[Array, "J L"]:
         return starts[:, None] + jnp.arange(self.length)[None, :]
 
     def _expected(self, n: int) -> Float[Array, " N"]:
+        """Return the expected counts of moving blocks."""
         n_starts = n - self.length + 1
         members = self._members(jnp.arange(n_starts))
-        n_full, cut = divmod(n, self.length)
-        full = _tally(members.reshape(-1), n) * n_full
-        return (full + _tally(members[:, :cut].reshape(-1), n)) / n_starts
+        n_full, remainder = divmod(n, self.length)
+        full = _count(members.reshape(-1), n) * n_full
+        return (full + _count(members[:, :remainder].reshape(-1), n)) / n_starts
 
 
 class Cluster(Bootstrap):
-    """Whole groups drawn with replacement; `groups` holds the label of each observation."""
+    """Whole clusters drawn with replacement, for grouped data.
+
+    Parameters
+    ----------
+    n_replicates : int
+        Number of bootstrap replicates.
+    groups : array-like of shape (N,)
+        Cluster label of each observation: numbers or strings.
+
+    Attributes
+    ----------
+    groups : Array of shape (N,)
+        Index of each observation's cluster, from 0.
+    n_groups : int
+        Number of clusters.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import calibayes as cb
+    >>> bootstrap = cb.bootstrap.Cluster(500, groups=["a", "a", "b", "c", "c"])
+    >>> counts = bootstrap.counts(jax.random.key(0), 5)
+    >>> bool((counts[:, 0] == counts[:, 1]).all())
+    True
+    """
 
     groups: Int[Array, " N"]
     n_groups: int = eqx.field(static=True)
@@ -146,11 +323,9 @@ class Cluster(Bootstrap):
             raise TypeError("groups must be labels of one kind, with none missing.") from None
         if labels.dtype.kind == "f" and np.isnan(labels).any():
             raise ValueError(f"groups must have a label for every observation; {np.isnan(labels).sum()} are NaN.")
-        self.n_replicates, self.groups, self.n_groups = (
-            n_replicates,
-            jax.device_put(indices.astype(np.int32)),
-            len(names),
-        )
+        self.n_replicates = n_replicates
+        self.groups = jax.device_put(indices.astype(np.int32))
+        self.n_groups = len(names)
 
     def check(self, n):
         if self.groups.shape != (n,):
@@ -159,8 +334,24 @@ class Cluster(Bootstrap):
             raise ValueError("groups must name at least two clusters; got one.")
 
     def replicate(self, key, n):  # noqa: ARG002
-        drawn = _tally(jax.random.randint(key, (self.n_groups,), 0, self.n_groups), self.n_groups)
-        return drawn[self.groups]
+        counts = _count(jax.random.randint(key, (self.n_groups,), 0, self.n_groups), self.n_groups)
+        return counts[self.groups]
+
+
+def exceeds_storage(n_replicates: int, n: int) -> bool:
+    """Return whether the counts of `n_replicates` replicates of `n` observations are too many to be stored."""
+    return n_replicates * n > CONFIG.max_stored_counts
+
+
+def draw_counts(
+    bootstrap: Bootstrap | Float[np.ndarray, "B N"], key: PRNGKeyArray, n: int
+) -> Float[np.ndarray, "B N"] | PoissonSpec:
+    """Return the counts of all replicates, or the keys to draw them from if they are too many to be stored."""
+    if not isinstance(bootstrap, Bootstrap):
+        return bootstrap
+    if isinstance(bootstrap, Poisson) and exceeds_storage(bootstrap.n_replicates, n):
+        return PoissonSpec(key, bootstrap.n_replicates, n)
+    return np.asarray(bootstrap.counts(key, n))
 
 
 @eqx.filter_jit
@@ -168,5 +359,6 @@ def _draw(bootstrap: Bootstrap, keys: Key[Array, " B"], n: int) -> Float[Array, 
     return jax.lax.map(lambda key: bootstrap.replicate(key, n), keys)
 
 
-def _tally(indices: Int[Array, " J"], n: int) -> Float[Array, " N"]:
+def _count(indices: Int[Array, " J"], n: int) -> Float[Array, " N"]:
+    """Return how often each of 0, ..., n - 1 occurs."""
     return jnp.zeros(n).at[indices].add(1.0)

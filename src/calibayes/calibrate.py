@@ -1,4 +1,4 @@
-"""`calibrate`: what a user asks for, checked, run and reported; and the paper's two algorithms by name."""
+"""`calibrate`: validate the input, assemble the problem, solve it and wrap the result; and the paper's two algorithms."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,33 +10,34 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from calibayes._backend.arguments import display
-from calibayes._backend.distributed import agree, guarded
+from calibayes._backend.distributed import agree, raise_cluster_errors
+from calibayes._backend.memory import clear_caches_if_full
 from calibayes._backend.rng import split_key
-from calibayes._backend.room import make_room
 from calibayes._core.target import make_target
-from calibayes._validate.checks import (
+from calibayes._validate.data import Observations, check_data
+from calibayes._validate.settings import (
     as_key,
-    check_counts,
-    check_data,
-    check_draws,
+    check_bootstrap,
     check_estimate,
-    check_first,
-    check_numbers,
-    check_start,
+    check_n_particles,
+    check_search_settings,
 )
-from calibayes.bootstrap import Bootstrap, drawn
+from calibayes._validate.start import check_initial_draws, check_initial_risk
+from calibayes.bootstrap import Bootstrap, draw_counts
 from calibayes.kernels import Kernel
 from calibayes.model import GibbsModel
 from calibayes.progress import LiveLine
 from calibayes.regions import Region, as_region
-from calibayes.requery import Calibration, Problem
+from calibayes.requery import Calibration, Inputs
 from calibayes.result import Result
 from calibayes.samplers import MCMC, SMC, Sampler, Transport
-from calibayes.solve import seek
-from calibayes.solve.checkpoint import Checkpoint, Journal, check_path, fingerprint
-from calibayes.solve.fallback import make_sure
-from calibayes.solve.loop import Loop
-from calibayes.solve.search import Bracket, RobbinsMonro, Search
+from calibayes.solve.bracket import Bracket
+from calibayes.solve.checkpoint import Checkpoint, check_path, fingerprint
+from calibayes.solve.problem import CoverageProblem
+from calibayes.solve.robbins_monro import RobbinsMonro
+from calibayes.solve.search import Search
+from calibayes.solve.solver import Solver
+from calibayes.solve.verify import verify
 
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "auto": lambda: Transport(audit=True),
@@ -44,13 +45,12 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "smc": SMC,
     "mcmc": MCMC,
 }
-_ROWS = 2_000
-_PAPER_ROWS = 500
-_SECONDS = 1.0
-"""Between looks at the room there is: to compile what fills it takes longer."""
+SEARCHES: dict[str, Callable[[], Search]] = {"robbins-monro": RobbinsMonro, "bracket": Bracket}
+_CACHE_CHECK_SECONDS = 1.0
+"""Seconds between checks of the memory that compiled programs take; compiling enough to fill it takes longer."""
 
 
-@guarded()
+@raise_cluster_errors()
 def calibrate(
     model: GibbsModel,
     data: Any,
@@ -66,93 +66,120 @@ def calibrate(
     max_iterations: int = 100,
     draws: Any = None,
     names: Sequence[str] | None = None,
-    seed: Any,
+    seed: Any = 0,
     progress: bool = True,
     checkpoint: str | PathLike[str] | None = None,
 ) -> Result:
-    """Choose eta so that credible sets at `level` cover as often as they say.
+    """Choose the learning rate eta so that the credible sets at `level` cover as often as they claim.
 
-    Args:
-        model: a `GibbsModel`.
-        data: `(X, y)` for linear losses; else a pytree of arrays with observations leading.
-        level: the credible level that coverage should meet.
-        region: which set: `"hpd"`, `"ellipsoid"`, `"box"`, `"simultaneous"`, `regions.Interval(k)` or
-            `regions.Functional(fn)`.
-        sampler: `"auto"` is `"transport"`, audited on some rows by an independent sampler, with `"smc"` from the prior
-            to fall back on; or `"smc"`, `"mcmc"`, or a `Transport(...)`, `SMC(...)` or `MCMC(...)`.
-        search: the rule for the next eta; `Bracket()` for transport and `RobbinsMonro()` for the others, unless told.
-        bootstrap: a number of rows (2,000 for transport and 500 for the others unless told), one of
-            `calibayes.bootstrap`, or counts (B, N). A number stands for the multinomial bootstrap; for Poisson's, which
-            is never stored, where B x N is large.
-        estimate: what the sets should cover: `"mean"`, `"mode"`, `"minimizer"`, or `fn(draws, weights)`.
-        eta_init: where the search starts. Unless told, where the posterior's spread matches the sandwich's for
-            transport, 1 for the others.
-        tolerance: a `RobbinsMonro` search stops when coverage is closer than this to `level`.
-        max_iterations: of the search.
-        draws: (M, K) draws of the posterior at `eta_init` to start from; else the start is from the prior.
-        names: of the parameters; else the columns of a data frame.
-        seed: an int or a JAX key.
-        progress: show a live line on a terminal or in a notebook.
-        checkpoint: a file to save to after the start and every iteration. The same call made again, after it was
-            killed or interrupted, goes on from there, to the same result bit for bit on the same machine; after the
-            end it has the result at once. With more `max_iterations` it goes on after a stop for their number. A file
-            of another call is a `CheckpointError`. The file stays when all is done.
+    Parameters
+    ----------
+    model : GibbsModel
+        Loss and prior.
+    data : (X, y) or pytree of arrays
+        `(X, y)` for linear losses; otherwise a pytree of arrays whose first axis is the observations. pandas and polars
+        frames are accepted.
+    level : float
+        Credible level that coverage should equal. Default: 0.95.
+    region : str or Region
+        Credible set: "hpd", "ellipsoid", "box", "simultaneous", or one of `calibayes.regions`. Default: "hpd".
+    sampler : str or Sampler
+        "auto" is "transport", audited on some replicates by an independent sampler, with SMC from the prior as fallback.
+        "smc", "mcmc", or a `Transport`, `SMC` or `MCMC` object. Default: "auto".
+    search : Search, optional
+        Rule for the next eta. Default: `Bracket()` for transport and `RobbinsMonro()` for the others.
+    bootstrap : int, Bootstrap or array_like of shape (B, N), optional
+        Number of replicates of the multinomial bootstrap (of the Poisson bootstrap where B x N is too large to store),
+        one of `calibayes.bootstrap`, or the counts. Default: 2,000 for transport and 500 for the others.
+    estimate : str or callable
+        Point estimate that the sets should cover: "mean", "mode", "minimizer", or `fn(draws, weights)`. Default: "mean".
+    eta_init : float, optional
+        Learning rate at which the search starts. Default: where the spread of the posterior equals that of the sandwich
+        covariance for transport, 1 for the others.
+    tolerance : float
+        A `RobbinsMonro` search stops when coverage is within this distance of `level`. Default: 0.005.
+    max_iterations : int
+        Maximum number of learning rates that the search visits. Default: 100.
+    draws : array_like of shape (M, K), optional
+        Draws of the posterior at `eta_init` to start from. Default: start from the prior.
+    names : sequence of str, optional
+        Names of the parameters. Default: the columns of a data frame.
+    seed : int or JAX key
+        Seed of all random numbers. Default: 0.
+    progress : bool
+        Whether to show a live line on a terminal or in a notebook. Default: True.
+    checkpoint : path, optional
+        File to save to after every step. The same call made again after it was killed or interrupted continues from
+        there, to a result that is bit for bit the same on the same machine; after the end it returns the result at once.
+        With a larger `max_iterations` it continues after a stop at the limit. The file is not removed at the end.
 
-    Interrupted (Ctrl-C), it returns the best result so far; where several processes work together, each of which is
-    interrupted at a moment of its own, it ends.
+    Returns
+    -------
+    Result
+        Learning rate with its standard error, draws of the calibrated posterior, status and diagnostics.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is invalid, before anything is compiled.
+    CheckpointError
+        If `checkpoint` is damaged or belongs to another calibration.
+
+    Warns
+    -----
+    NotConvergedWarning
+        If the result should not be relied on.
+    CalibrationWarning
+        If there are diagnostics of severity WARNING.
+
+    Notes
+    -----
+    An interrupted call (Ctrl-C) returns the best result so far; a run of several processes ends instead.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> X, y = cb.datasets.median_regression(n=100, seed=0)
+    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    >>> result = cb.calibrate(model, (X, y), seed=0)  # doctest: +SKIP
     """
-    began = time.perf_counter()
-    make_room(every=_SECONDS)
-    place = None if checkpoint is None else check_path(checkpoint)
+    started = time.perf_counter()
+    clear_caches_if_full(min_interval=_CACHE_CHECK_SECONDS)
+    path = None if checkpoint is None else check_path(checkpoint)
     observations = check_data(model, data, names)
     sampler = _as_sampler(sampler)
     size = sampler.size(observations.dim)
-    rows = check_counts(bootstrap, observations.n, _ROWS if isinstance(sampler, Transport) else _PAPER_ROWS)
-    n_replicates = rows.n_replicates if isinstance(rows, Bootstrap) else len(rows)
-    check_draws(size, observations.dim, n_replicates)
+    replicates = check_bootstrap(bootstrap, observations.n, sampler.default_replicates)
+    n_replicates = replicates.n_replicates if isinstance(replicates, Bootstrap) else len(replicates)
+    check_n_particles(size, observations.dim, n_replicates)
     check_estimate(estimate)
-    if search is None:
-        search = Bracket() if isinstance(sampler, Transport) else RobbinsMonro()
-    if not isinstance(search, Search):
-        raise TypeError(f"search must be a Bracket(...) or a RobbinsMonro(...); got {display(search)}.")
-    check_numbers(level, tolerance, eta_init, max_iterations, n_replicates, not isinstance(search, Bracket))
+    search = _as_search(search, sampler)
+    check_search_settings(level, tolerance, eta_init, max_iterations, n_replicates, search.uses_tolerance)
     level, tolerance, max_iterations = float(level), float(tolerance), int(max_iterations)
+    eta_init = None if eta_init is None else float(eta_init)
     region = as_region(region)
     region.check(observations.dim)
-    given = check_first(draws, model.prior, observations.dim)
-
+    validated_draws = check_initial_draws(draws, model.prior, observations.dim)
     key = as_key(seed)
-    chosen = {"sampler": sampler, "search": search, "region": region, "estimate": estimate, "draws": draws}
-    numbers = {"level": level, "tolerance": tolerance, "seed": key}
-    first = {"eta_init": None if eta_init is None else float(eta_init)}
-    journal = None
-    if place is not None or jax.process_count() > 1:
-        same = fingerprint(model, observations, rows, chosen | numbers | first)
-        journal = None if place is None else Checkpoint(place, same, max_iterations)
-        found_there = "" if journal is None else journal.found
-        agree(same | {"max_iterations": str(max_iterations), "checkpoint": found_there})
-    row_key, check_key, search_key, draw_key = _keys(key)
-    counts = drawn(rows, row_key, observations.n)
+    counts_key, check_key, search_key, draw_key = _split(key)
+
+    saved = _open_checkpoint(
+        path,
+        max_iterations,
+        (sampler, search),
+        _call(model, observations, replicates)
+        | {"sampler": sampler, "search": search, "region": region, "estimate": estimate, "draws": draws}
+        | {"level": level, "tolerance": tolerance, "seed": key, "eta_init": eta_init},
+    )
+    counts = draw_counts(replicates, counts_key, observations.n)
     target = make_target(model, observations.data, counts, observations.dim)
     sampler.check(target)
-    target, start = check_start(target, given, check_key)
-    loop = Loop(
-        target=target,
-        draws=start,
-        region=region,
-        sampler=sampler,
-        search=search,
-        estimate=estimate,
-        eta=first["eta_init"],
-        level=level,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-        key=search_key,
-        began=began,
-    )
-    if journal is not None:
-        journal.begin(target)
-        loop.journal = journal
+    target, initial_draws = check_initial_risk(target, validated_draws, check_key)
+    saved.load(target)
+    problem = CoverageProblem(target, sampler, region, level, estimate, search_key, initial_draws)
+    with LiveLine(progress, size) as live:
+        solver = Solver(search, tolerance, max_iterations, saved, live, started)
+        verified = verify(solver, solver.solve(problem, eta_init))
     settings = {
         "estimate": estimate,
         "bootstrap": bootstrap,
@@ -164,53 +191,101 @@ def calibrate(
         "n": observations.n,
         "device": jax.devices()[0].device_kind,
     }
-    drawn_from = rows if isinstance(rows, Bootstrap) else None
-    kept = counts if isinstance(counts, np.ndarray) else None
-    problem = Problem(model, data, observations.data, observations.names, drawn_from, kept, settings, draw_key)
-    with LiveLine(progress, size) as live:
-        found = seek.run(loop, live)
-        if isinstance(sampler, Transport) and sampler.audit:
-            loop, found = make_sure(loop, found, live)
-            settings["audited"] = region.name
-    if journal is not None:
-        journal.save()
-        loop.journal = Journal()
-    return Calibration(problem, loop, found).result()
+    if verified.audited:
+        settings["audited"] = region.name
+    inputs = Inputs(
+        model=model,
+        data=data,
+        observations=observations.data,
+        names=observations.names,
+        bootstrap=replicates if isinstance(replicates, Bootstrap) else None,
+        counts=counts if isinstance(counts, np.ndarray) else None,
+        settings=settings,
+        key=draw_key,
+    )
+    solution = verified.solution
+    return Calibration(
+        inputs, solution.problem, solution.iterate, solution.trace, search, max_iterations, verified.fell_back
+    ).result()
 
 
-def gpc_smc(model: GibbsModel, data: Any, *, seed: Any, n_particles: int = 1000, **options: Any) -> Result:
-    """Generalized posterior calibration by sequential Monte Carlo (figure 3), with the paper's settings.
+def gpc_smc(model: GibbsModel, data: Any, *, seed: Any = 0, n_particles: int = 1000, **options: Any) -> Result:
+    """Run generalized posterior calibration by sequential Monte Carlo with the paper's settings (figure 3).
 
-    `options` are those of `calibrate`, but the region is the box unless told. The paper takes 1,000 particles for
-    quantile regression, 4,000 for the SVM.
+    Parameters
+    ----------
+    model, data, seed
+        As for `calibrate`.
+    n_particles : int
+        Particles per replicate. The paper uses 1,000 for quantile regression and 4,000 for the SVM. Default: 1,000.
+    **options
+        Further arguments of `calibrate`. The default region is "box", the default bootstrap has 500 replicates.
+
+    Returns
+    -------
+    Result
+
+    References
+    ----------
+    Tanaka (2024), arXiv:2404.16528.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> data = cb.datasets.median_regression(n=100, seed=0)
+    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    >>> result = cb.gpc_smc(model, data, seed=0)  # doctest: +SKIP
     """
-    return calibrate(model, data, seed=seed, **_paper(options, SMC(n_particles=n_particles)))
+    return calibrate(model, data, seed=seed, **_paper_settings(options, SMC(n_particles=n_particles)))
 
 
 def gpc_mcmc(
-    model: GibbsModel, data: Any, *, seed: Any, n_draws: int = 20_000, kernel: Kernel | None = None, **options: Any
+    model: GibbsModel, data: Any, *, seed: Any = 0, n_draws: int = 20_000, kernel: Kernel | None = None, **options: Any
 ) -> Result:
-    """Generalized posterior calibration by MCMC (figure 1; Syring and Martin 2019), with the paper's settings.
+    """Run generalized posterior calibration by MCMC with the paper's settings (figure 1).
 
-    `options` are those of `calibrate`, but the region is the box unless told. The kernel is `kernels.RAM()` unless
-    told; for the SVM the paper takes `kernels.PolsonScott()`.
+    Parameters
+    ----------
+    model, data, seed
+        As for `calibrate`.
+    n_draws : int
+        Draws kept of each replicate's chain. Default: 20,000.
+    kernel : Kernel, optional
+        Markov kernel. Default: `kernels.RAM()`; for the SVM the paper uses `kernels.PolsonScott()`.
+    **options
+        Further arguments of `calibrate`. The default region is "box", the default bootstrap has 500 replicates.
+
+    Returns
+    -------
+    Result
+
+    References
+    ----------
+    Syring and Martin (2019), Biometrika 106, 479-486.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> data = cb.datasets.median_regression(n=100, seed=0)
+    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    >>> result = cb.gpc_mcmc(model, data, seed=0, n_draws=2_000)  # doctest: +SKIP
     """
     sampler = MCMC(n_draws=n_draws) if kernel is None else MCMC(n_draws=n_draws, kernel=kernel)
-    return calibrate(model, data, seed=seed, **_paper(options, sampler))
+    return calibrate(model, data, seed=seed, **_paper_settings(options, sampler))
 
 
-def _paper(options: dict[str, Any], sampler: Sampler) -> dict[str, Any]:
+def _paper_settings(options: dict[str, Any], sampler: Sampler) -> dict[str, Any]:
     if "sampler" in options:
-        raise TypeError("sampler is settled by the algorithm's name; to choose another, use calibrate(sampler=...).")
+        raise TypeError("sampler is fixed by the algorithm. To choose another one, use calibrate(sampler=...).")
     settings = {"search": RobbinsMonro("kesten"), "region": "box", "bootstrap": 500, "eta_init": 1.0}
     return settings | options | {"sampler": sampler}
 
 
 @jax.jit
-def _keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:
-    """For the rows, the check of the start, the search and the draws that are reported."""
-    row_key, check_key, run_key = split_key(key, 3)
-    return row_key, check_key, *split_key(run_key)
+def _split(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:
+    """Return keys for the counts, the check of the initial draws, the search and the reported draws."""
+    counts_key, check_key, run_key = split_key(key, 3)
+    return counts_key, check_key, *split_key(run_key)
 
 
 def _as_sampler(sampler: str | Sampler) -> Sampler:
@@ -222,3 +297,37 @@ def _as_sampler(sampler: str | Sampler) -> Sampler:
             f"got {display(sampler)}."
         )
     return SAMPLERS[sampler]()
+
+
+def _as_search(search: Search | None, sampler: Sampler) -> Search:
+    if search is None:
+        return SEARCHES[sampler.default_search]()
+    if not isinstance(search, Search):
+        raise TypeError(f"search must be a Bracket(...) or a RobbinsMonro(...); got {display(search)}.")
+    return search
+
+
+def _call(model: GibbsModel, observations: Observations, replicates: Any) -> dict[str, Any]:
+    """Return the parts of a call that its result depends on, by the names that an error message uses."""
+    return {
+        "data": observations.data,
+        "loss": model.loss,
+        "prior": model.prior,
+        "number of parameters": observations.dim,
+        "bootstrap": replicates,
+    }
+
+
+def _open_checkpoint(
+    path: Any, max_iterations: int, user_objects: tuple[Any, ...], parts: dict[str, Any]
+) -> Checkpoint:
+    """Open the checkpoint, and check that all processes make the same call."""
+    if path is None and jax.process_count() == 1:
+        return Checkpoint()
+    digests = fingerprint(parts)
+    modules = {
+        type(node).__module__ for user_object in user_objects for node in (user_object, *vars(user_object).values())
+    }
+    saved = Checkpoint(path, digests, max_iterations, frozenset(modules))
+    agree(digests | {"max_iterations": str(max_iterations), "checkpoint": saved.loaded_checksum})
+    return saved

@@ -1,8 +1,9 @@
-"""From columns as people have them to a linear model that samples well: an intercept, centred columns, a weak prior.
+"""Linear models of raw columns: an intercept, centred columns and a weakly informative prior.
 
-Columns are centred, and of a location loss y is too, at its median: floats then have digits enough, whatever the units.
-That takes nothing away. What is reported (`calibayes.reparametrize`) is the line for the table as it was, its intercept where
-every column is zero. A prior that is weak in every unit follows the spread of the columns and of y.
+Columns are centred, and for a location loss y is centred at its median, so that floats have enough digits in any units.
+The result is reported for the original columns and y, with the intercept at zero of all columns
+(`calibayes.reparametrize`). The scale of the default prior follows the spread of the columns and of y, so that it is
+weak in any units.
 """
 
 from collections.abc import Sequence
@@ -21,41 +22,61 @@ from calibayes.regions import Region, as_region
 from calibayes.reparametrize import Reparametrization
 from calibayes.result import Result
 
-_WEAK = 10.0
-"""Standard deviations of the prior, in units of y's spread for a column's spread of one."""
+
+@dataclass(frozen=True)
+class DesignConfig:
+    """Tuning constants of the default prior."""
+
+    prior_scale: float = 10.0
+    """Standard deviation of the prior, in units of the spread of y per spread of the column (for labels, of a margin of
+    one). Ten is weak compared with any plausible slope, which is of order one in these units; an order-of-magnitude
+    choice."""
+
+
+CONFIG = DesignConfig()
 
 
 @dataclass(frozen=True)
 class Design:
-    """How a table of columns becomes the matrix of a linear model."""
+    """Centring and scaling of the columns of a linear model with P columns and K parameters.
+
+    Attributes
+    ----------
+    means : ndarray of shape (P,)
+        Values that are subtracted from the columns: their means, or zero without an intercept.
+    spreads : ndarray of shape (P,)
+        Root mean squares of the centred columns; 1 for a constant column.
+    intercept : bool
+        Whether the model has an intercept, which is then the first parameter.
+    """
 
     means: Float[np.ndarray, " P"]
     spreads: Float[np.ndarray, " P"]
-    """About the means; about zero without an intercept, where a column or y may be far from it."""
     intercept: bool
 
     @staticmethod
-    def of(columns: Float[np.ndarray, "N P"], intercept: bool = True) -> "Design":
+    def from_columns(columns: Float[np.ndarray, "N P"], intercept: bool = True) -> "Design":
+        """Return the design of a table of columns."""
         centres = columns.mean(0) if intercept else np.zeros(columns.shape[1])
         spreads = np.sqrt(np.square(columns - centres).mean(0))
         varies = np.ptp(columns, 0) > 0 if intercept else spreads > 0
         return Design(centres, np.where(varies, spreads, 1.0), intercept)
 
     def matrix(self, columns: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N K"]:
-        """The model's matrix, the intercept's column of ones first."""
+        """Return the design matrix that is sampled with: centred columns, after a column of ones."""
         centred = columns - self.means
         return np.column_stack([np.ones(len(centred)), centred]) if self.intercept else centred
 
-    def plain(self, columns: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N K"]:
-        """The matrix of what is reported: nothing is centred."""
+    def uncentred_matrix(self, columns: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N K"]:
+        """Return the design matrix of the reported parameters: the original columns, after a column of ones."""
         return np.column_stack([np.ones(len(columns)), columns]) if self.intercept else columns
 
     def offset(self, loss: LinearLoss, y: Float[np.ndarray, " N"]) -> float:
-        """What is taken off y, and put back into the intercept."""
+        """Return the value that is subtracted from y and added to the reported intercept."""
         return float(np.median(y)) if self.intercept and loss.location else 0.0
 
-    def view(self, offset: float) -> Reparametrization:
-        """From what is sampled to what is reported."""
+    def reparametrization(self, offset: float) -> Reparametrization:
+        """Return the map from sampled parameters to reported ones."""
         matrix = np.eye(len(self.means) + self.intercept)
         shift = np.zeros(len(matrix))
         if self.intercept:
@@ -63,23 +84,34 @@ class Design:
         return Reparametrization(matrix, shift)
 
     def names(self, columns: Sequence[str]) -> list[str]:
+        """Return the names of the parameters."""
         return ["intercept", *columns] if self.intercept else list(columns)
 
-    def usual_delta(self, columns: Float[np.ndarray, "N P"], y: Float[np.ndarray, " N"]) -> float:
-        """Where Huber's loss turns linear: 1.345 standard deviations of the residuals, by their median size."""
+    def default_huber_delta(self, columns: Float[np.ndarray, "N P"], y: Float[np.ndarray, " N"]) -> float:
+        """Return 1.345 robust standard deviations of the least-squares residuals.
+
+        With this threshold Huber's loss has 95% efficiency at normal errors. The standard deviation is the median
+        absolute deviation, scaled to be consistent at the normal distribution.
+        """
         matrix = self.matrix(columns)
         residual = y - matrix @ np.linalg.lstsq(matrix, y)[0]
         spread = np.median(np.abs(residual - np.median(residual))) / NormalDist().inv_cdf(0.75)
         return 1.345 * float(spread or residual.std() or 1.0)
 
     def prior(self, loss: LinearLoss, y: Float[np.ndarray, " N"]) -> Normal:
-        """Weak: ten times the slope that would take y from one end of its spread to the other, or a margin by one."""
+        """Return the default prior of the sampled parameters.
+
+        A coefficient has a standard deviation of `CONFIG.prior_scale` times the slope that changes the prediction by
+        the spread of y (for labels, by a margin of one) over one spread of the column.
+        """
         centre = float(np.median(y)) if self.intercept and not loss.margin else 0.0
         unit = 1.0 if loss.margin or np.ptp(y) == 0 else float(np.sqrt(np.square(y - centre).mean()))
-        scale = _WEAK * unit / self.spreads
+        scale = CONFIG.prior_scale * unit / self.spreads
         if not self.intercept:
             return Normal(scale=scale)
-        return Normal(loc=np.array([centre, *np.zeros(len(scale))]), scale=np.array([_WEAK * unit, *scale]))
+        return Normal(
+            loc=np.array([centre, *np.zeros(len(scale))]), scale=np.array([CONFIG.prior_scale * unit, *scale])
+        )
 
     def calibrate(
         self,
@@ -93,23 +125,47 @@ class Design:
         region: str | Region = "hpd",
         **options: Any,
     ) -> Result:
-        """A calibration of the linear model, reported for the table as it was.
+        """Calibrate the linear model and report it for the original columns.
 
-        A prior of one's own is for the prediction at the columns' means, followed by the slopes, and y is then left as
-        it is. `call` is the code that asks for this.
+        Parameters
+        ----------
+        loss : LinearLoss
+            Loss of the linear prediction.
+        columns : ndarray of shape (N, P)
+            Original columns.
+        y : ndarray of shape (N,)
+            Response.
+        names : sequence of str
+            Names of the columns.
+        call : str
+            Source code of the call that led here, for the report.
+        prior : Prior, optional
+            Prior of the prediction at the means of the columns, followed by the slopes; y is then not centred.
+            Default: `Design.prior`.
+        region : str or Region
+            Region of the reported parameters. Default: "hpd".
+        **options
+            Further arguments of `calibayes.calibrate`.
+
+        Returns
+        -------
+        Result
+            The calibration of the reported parameters.
         """
         offset = self.offset(loss, y) if prior is None else 0.0
-        view, region = self.view(offset), as_region(region)
+        view, region = self.reparametrization(offset), as_region(region)
         prior = self.prior(loss, y - offset) if prior is None else prior
         result = calibrate(
             GibbsModel(loss, prior),
             (self.matrix(columns), y - offset),
-            region=view.region(region),
+            region=view.transform_region(region),
             names=self.names(names),
             **options,
         )
         settings = {"call": call, "level": result.level, "region": region.name, "centred": self.intercept}
-        data = (self.plain(columns), y)
-        calibration = None if result.calibration is None else result.calibration.seen(view, data, settings)
+        data = (self.uncentred_matrix(columns), y)
+        calibration = (
+            None if result.calibration is None else result.calibration.with_reparametrization(view, data, settings)
+        )
         result = replace(result, data=data, settings=result.settings | settings, calibration=calibration)
-        return view.result(result)
+        return view.transform_result(result)

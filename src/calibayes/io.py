@@ -1,7 +1,14 @@
-"""A result as an ArviZ DataTree, and back: what is in it, but not the particles that could be asked again."""
+"""Convert a result to an ArviZ `DataTree`, save it as NetCDF, and read it back.
+
+A file holds the numbers of a result: draws, coverage curve, trace, intervals, status and diagnostics. It does not hold
+the particles on the bootstrap replicates, so methods of a loaded result that need particles (`at`, `posterior`,
+`validate`, `level_of`) raise an error.
+"""
 
 import json
 import platform
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,114 +17,216 @@ import numpy as np
 
 from calibayes._backend.distributed import leads
 from calibayes._core.curve import Coverage, Curve
-from calibayes.regions import REGIONS, Interval, Linear, Region, Remembered
+from calibayes._core.status import Code, Diagnostic, Severity, Status
+from calibayes.regions import REGIONS, Interval, Linear, NamedRegion, Region
 from calibayes.result import Intervals, Record, Result
 
-_TRACE = ("eta", "coverage", "ess", "ess_min", "rungs", "acceptance", "seconds")
-_OWN = ("eta", "eta_se", "converged")
-_QUICK = 10
-"""Parameters up to which their own intervals are found when a result is saved, if they have not been asked for."""
+
+@dataclass(frozen=True)
+class StorageConfig:
+    """Choices for saving a result."""
+
+    automatic_intervals: int = 10
+    """Number of parameters up to which `save` and the HTML report compute `result.intervals()` without being asked.
+    One parameter takes about a second, so that saving takes seconds at most; an order-of-magnitude choice."""
+
+
+CONFIG = StorageConfig()
+
+_TRACE_FIELDS = ("eta", "coverage", "ess", "ess_min", "steps", "acceptance", "seconds")
+_INTERVAL_FIELDS = ("eta", "eta_se")
+
+
+class StoredSetting(str):
+    """The source text of a setting of a loaded result."""
+
+
+def save(result: Result, path: str | Path) -> Path:
+    """Write a result as NetCDF.
+
+    Parameters
+    ----------
+    result
+        The result of `calibayes.calibrate`. If it converged and has at most `CONFIG.automatic_intervals` parameters,
+        `result.intervals()` is computed first, so that the file contains the intervals.
+    path
+        Path of the file; must end in `.nc`.
+
+    Returns
+    -------
+    Path
+        The path of the written file.
+
+    Raises
+    ------
+    ValueError
+        If `path` does not end in `.nc`.
+    ImportError
+        If the packages of the extra `calibayes[arviz]` are not installed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import calibayes as cb
+    >>> data = cb.datasets.median_regression(n=60, seed=0)
+    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    >>> result = cb.calibrate(model, data, bootstrap=100, seed=0, progress=False)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result.save(f"{folder}/result.nc").name
+    'result.nc'
+    """
+    path = Path(path)
+    if path.suffix != ".nc":
+        raise ValueError(f"path must end in .nc (NetCDF); got {str(path)!r}.")
+    if result.calibration is not None and result.converged and len(result.names) <= CONFIG.automatic_intervals:
+        result.intervals()
+    tree = to_datatree(result)
+    if leads():
+        tree.to_netcdf(path, engine="h5netcdf")
+    return path
+
+
+def load(path: str | Path) -> Result:
+    """Read a result that `Result.save` wrote.
+
+    Parameters
+    ----------
+    path
+        Path of the NetCDF file.
+
+    Returns
+    -------
+    Result
+        The result with its numbers, draws, coverage curve, trace and, if they were saved, intervals. Its model and data
+        are None, and methods that need particles raise a `RuntimeError`.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no file at `path`.
+    ValueError
+        If the file is not a calibration.
+    ImportError
+        If the packages of the extra `calibayes[arviz]` are not installed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import calibayes as cb
+    >>> data = cb.datasets.median_regression(n=60, seed=0)
+    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    >>> result = cb.calibrate(model, data, bootstrap=100, seed=0, progress=False)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     loaded = cb.load(result.save(f"{folder}/result.nc"))
+    >>> loaded.eta == result.eta, loaded.status
+    (True, <Status.CONVERGED: 'The credible sets cover at the requested level.'>)
+    """
+    _import_arviz("load")
+    from xarray import load_datatree
+
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}.")
+    return from_datatree(load_datatree(path, engine="h5netcdf"))
 
 
 def to_datatree(result: Result) -> Any:
-    """The groups of `Result.to_datatree`."""
-    arviz = _arviz("to_datatree")
+    """Return the `DataTree` of `Result.to_datatree`."""
+    arviz = _import_arviz("to_datatree")
+    from xarray import DataTree
+
+    groups = _groups(result)
+    dims = _dims(groups)
+    coords = {
+        "parameter": result.names,
+        "learning_rate": result.curve.etas,
+        "bound": ["low", "high"],
+        "iteration": [record.iteration for record in result.trace],
+    }
+    datasets = {}
+    for name, variables in groups.items():
+        sample_dims = ["chain", "draw"] if name in ("posterior", "sample_stats") else []
+        datasets[name] = arviz.dict_to_dataset(
+            variables, dims=dims[name], coords=coords, sample_dims=sample_dims, inference_library=None
+        )
+        datasets[name].attrs = {}
+    datasets["posterior"].attrs = _attributes(result)
+    if result.kept is not None:
+        datasets["intervals"].attrs = {
+            "status": json.dumps([status.name for status in result.kept.status]),
+            "diagnostics": json.dumps([_encode(diagnostics) for diagnostics in result.kept.diagnostics]),
+        }
+    return DataTree.from_dict(datasets)
+
+
+def _groups(result: Result) -> dict[str, dict[str, Any]]:
+    """Return the variables of every group."""
     curve, trace = result.curve, result.trace
-    draws = len(result.draws)
+    n_draws, n_replicates = len(result.draws), result.coverage.n_replicates
     groups: dict[str, dict[str, Any]] = {
         "posterior": {"theta": result.draws[None]},
-        "sample_stats": {
-            "risk": result.risk[None],
-            "log_weight": np.full((1, draws), -np.log(draws)),
-        },
-        "bootstrap": {"repaired": np.isin(np.arange(result.coverage.n_replicates), result.repaired_replicates)},
+        "sample_stats": {"risk": result.risk[None], "log_weight": np.full((1, n_draws), -np.log(n_draws))},
+        "bootstrap": {"repaired": np.isin(np.arange(n_replicates), result.repaired_replicates)},
         "curve": {"critical_level": curve.critical_levels, "ess": curve.ess, "band": curve.band()},
-        "trace": {name: np.array([getattr(record, name) for record in trace]) for name in _TRACE},
+        "trace": {name: np.array([getattr(record, name) for record in trace]) for name in _TRACE_FIELDS},
         "estimate": {"theta": result.estimate},
     }
     if curve.in_groups is not None:
         groups["bootstrap"]["critical_level"] = curve.in_groups
     groups["trace"]["intervals"] = np.array([record.intervals for record in trace])
-    own = result.kept
-    if own is not None:
-        groups["own"] = {"bounds": own.bounds} | {name: getattr(own, name) for name in _OWN}
-    dims = {
+    if result.kept is not None:
+        groups["intervals"] = {name: getattr(result.kept, name) for name in ("bounds", *_INTERVAL_FIELDS)}
+    return groups
+
+
+def _dims(groups: dict[str, dict[str, Any]]) -> dict[str, dict[str, list[str]]]:
+    """Return the dimensions of the variables of every group."""
+    common = {
         "theta": ["parameter"],
-        "repaired": ["row"],
-        "critical_level": ["learning_rate", "row"],
+        "repaired": ["replicate"],
+        "critical_level": ["learning_rate", "replicate"],
         "ess": ["learning_rate"],
         "band": ["learning_rate", "bound"],
-        "intervals": ["iteration", "parameter", "bound"],
         "bounds": ["parameter", "bound"],
     }
-    coords = {
-        "parameter": result.names,
-        "learning_rate": curve.etas,
-        "bound": ["low", "high"],
-        "iteration": [record.iteration for record in trace],
+    special = {
+        "bootstrap": {"critical_level": ["replicate"]},
+        "trace": {name: ["iteration"] for name in _TRACE_FIELDS} | {"intervals": ["iteration", "parameter", "bound"]},
+        "intervals": {name: ["parameter"] for name in _INTERVAL_FIELDS},
     }
-    return _tree(arviz, result, groups, dims, coords)
+    return {name: common | special.get(name, {}) for name in groups}
 
 
-def _tree(arviz: Any, result: Result, groups: dict[str, Any], dims: dict[str, Any], coords: dict[str, Any]) -> Any:
-    own = {
-        "bootstrap": dims | {"critical_level": ["row"]},
-        "trace": dims | {name: ["iteration"] for name in _TRACE},
-        "own": dims | {name: ["parameter"] for name in _OWN},
-    }
-    from xarray import DataTree
-
-    made = {}
-    for name, variables in groups.items():
-        sampled = name in ("posterior", "sample_stats")
-        made[name] = arviz.dict_to_dataset(
-            variables,
-            dims=own.get(name, dims),
-            coords=coords,
-            sample_dims=["chain", "draw"] if sampled else [],
-            inference_library=None,
-        )
-        made[name].attrs = {}
-    made["posterior"].attrs = attributes(result)
-    if result.kept is not None:
-        made["own"].attrs = {"messages": json.dumps(result.kept.messages)}
-    return DataTree.from_dict(made)
-
-
-def attributes(result: Result) -> dict[str, Any]:
-    """What a file says of the calibration, in numbers and words."""
+def _attributes(result: Result) -> dict[str, Any]:
+    """Return the scalars and texts of a result as attributes of its posterior."""
     return {
         "eta": result.eta,
         "eta_se": result.eta_se,
         "level": result.level,
         "region": result.region.name,
+        "region_arguments": json.dumps(_region_arguments(result.region)),
         "coverage": float(result.coverage),
-        "n_rows": result.coverage.n_replicates,
-        "converged": int(result.converged),
-        "message": result.message,
-        "concerns": json.dumps(result.concerns),
-        "groups": result.curve.groups,
-        "settings": json.dumps(_written(result)),
+        "n_replicates": result.coverage.n_replicates,
+        "status": result.status.name,
+        "diagnostics": json.dumps(_encode(result.diagnostics)),
+        "groups": result.curve.n_groups,
+        "settings": json.dumps(_settings(result)),
         **result.versions,
     }
 
 
-def _written(result: Result) -> dict[str, str]:
-    """The settings as text, and the model, which is not kept itself; those of a loaded result are text already."""
-    if all(isinstance(value, Written) for value in result.settings.values()):
+def _settings(result: Result) -> dict[str, str]:
+    """Return the settings and the model as source text; settings of a loaded result are text already."""
+    if all(isinstance(value, StoredSetting) for value in result.settings.values()):
         return {name: str(value) for name, value in result.settings.items()}
-    from calibayes.report.source import model_of
+    from calibayes.report.source import model_source
 
     text = {name: repr(value) for name, value in result.settings.items()}
-    return text if result.model is None else text | {"model": model_of(result.model, len(result.names))}
-
-
-class Written(str):
-    """A setting of a loaded result: of what it was, only the text is left."""
+    return text if result.model is None else text | {"model": model_source(result.model, len(result.names))}
 
 
 def versions() -> dict[str, str]:
-    """Of what computed it."""
+    """Return the versions of calibayes, JAX, NumPy and Python that are running."""
     from calibayes import __version__
 
     return {
@@ -129,104 +238,117 @@ def versions() -> dict[str, str]:
 
 
 def from_datatree(tree: Any) -> Result:
-    """The result in a DataTree that `Result.to_datatree` made."""
-    if "eta" not in tree["posterior"].attrs:
+    """Return the result in a `DataTree` that `Result.to_datatree` made.
+
+    Raises
+    ------
+    ValueError
+        If the attributes of the posterior do not describe a calibration.
+    """
+    attrs = tree["posterior"].attrs
+    if "eta" not in attrs:
         raise ValueError("this DataTree is not a calibration: its posterior has no learning rate in its attributes.")
-    said = tree["posterior"].attrs
-    posterior, curve, trace, rows = (tree[name] for name in ("posterior", "curve", "trace", "bootstrap"))
-    level, etas = float(said["level"]), curve["learning_rate"].values
-    found = Curve(
-        etas=etas,
+    posterior, bootstrap = tree["posterior"], tree["bootstrap"]
+    level, n_replicates = float(attrs["level"]), int(attrs["n_replicates"])
+    names = [str(name) for name in posterior["parameter"].values]
+    return Result(
+        eta=float(attrs["eta"]),
+        eta_se=float(attrs["eta_se"]),
+        coverage=Coverage(round(float(attrs["coverage"]) * n_replicates), n_replicates),
+        status=Status[attrs["status"]],
+        diagnostics=_decode(json.loads(attrs["diagnostics"])),
+        trace=_trace(tree["trace"]),
+        draws=posterior["theta"].values[0],
+        risk=tree["sample_stats"]["risk"].values[0],
+        curve=_curve(tree["curve"], bootstrap, level, int(attrs["groups"])),
+        estimate=tree["estimate"]["theta"].values,
+        level=level,
+        names=names,
+        repaired_replicates=np.flatnonzero(bootstrap["repaired"].values),
+        region=_region(str(attrs["region"]), json.loads(attrs["region_arguments"])),
+        settings={name: StoredSetting(value) for name, value in json.loads(attrs["settings"]).items()},
+        versions={name: str(attrs[name]) for name in versions()},
+        own=_intervals(tree["intervals"], names, level) if "intervals" in tree.children else None,
+    )
+
+
+def _curve(curve: Any, bootstrap: Any, level: float, groups: int) -> Curve:
+    return Curve(
+        etas=curve["learning_rate"].values,
         critical_levels=curve["critical_level"].values,
         ess=curve["ess"].values,
         level=level,
-        groups=int(said["groups"]),
-        in_groups=rows["critical_level"].values if "critical_level" in rows else None,
+        n_groups=groups,
+        in_groups=bootstrap["critical_level"].values if "critical_level" in bootstrap else None,
     )
-    numbers = {name: trace[name].values for name in _TRACE}
-    steps = numbers.pop("rungs")
-    records = [
+
+
+def _trace(trace: Any) -> list[Record]:
+    columns = {name: trace[name].values.tolist() for name in _TRACE_FIELDS}
+    return [
         Record(
-            iteration=int(number),
-            steps=int(steps[i]),
+            iteration=int(iteration),
             intervals=trace["intervals"].values[i],
-            **{name: float(values[i]) for name, values in numbers.items()},
+            **{name: values[i] for name, values in columns.items()},
         )
-        for i, number in enumerate(trace["iteration"].values)
+        for i, iteration in enumerate(trace["iteration"].values)
     ]
-    return Result(
-        eta=float(said["eta"]),
-        eta_se=float(said["eta_se"]),
-        coverage=Coverage(round(float(said["coverage"]) * int(said["n_rows"])), int(said["n_rows"])),
-        converged=bool(said["converged"]),
-        message=str(said["message"]),
-        concerns=json.loads(str(said["concerns"])),
-        trace=records,
-        draws=posterior["theta"].values[0],
-        risk=tree["sample_stats"]["risk"].values[0],
-        curve=found,
-        estimate=tree["estimate"]["theta"].values,
-        level=level,
-        names=[str(name) for name in posterior["parameter"].values],
-        repaired_replicates=np.flatnonzero(rows["repaired"].values),
-        region=_region(str(said["region"])),
-        settings={name: Written(value) for name, value in json.loads(str(said["settings"])).items()},
-        versions={name: str(said[name]) for name in versions()},
-        own=_own(tree["own"], level) if "own" in tree.children else None,
-    )
 
 
-def _own(kept: Any, level: float) -> Intervals:
+def _intervals(intervals: Any, names: list[str], level: float) -> Intervals:
     return Intervals(
-        names=[str(name) for name in kept["parameter"].values],
+        names=names,
         level=level,
-        bounds=kept["bounds"].values,
-        converged=kept["converged"].values.astype(bool),
-        eta=kept["eta"].values,
-        eta_se=kept["eta_se"].values,
-        messages=json.loads(str(kept.attrs["messages"])),
+        bounds=intervals["bounds"].values,
+        eta=intervals["eta"].values,
+        eta_se=intervals["eta_se"].values,
+        status=[Status[name] for name in json.loads(intervals.attrs["status"])],
+        diagnostics=[_decode(entries) for entries in json.loads(intervals.attrs["diagnostics"])],
     )
 
 
-def _region(name: str) -> Region:
-    """The region of that name, if a name says it all."""
-    for make in REGIONS.values():
-        if make().name == name:
-            return make()
-    if name.startswith("Interval("):
-        return Interval(int(name.removeprefix("Interval(").rstrip(")")))
-    if name.startswith("Linear("):
-        return Linear(np.array(json.loads(name.removeprefix("Linear(").rstrip(")")), float))
-    return Remembered(name)
+def _encode(diagnostics: Iterable[Diagnostic]) -> list[dict[str, Any]]:
+    return [
+        {
+            "code": diagnostic.code.value,
+            "severity": diagnostic.severity.name,
+            "count": diagnostic.count,
+            "message": diagnostic.message,
+        }
+        for diagnostic in diagnostics
+    ]
 
 
-def save(result: Result, path: str | Path) -> Path:
-    """Write the DataTree as NetCDF; with each parameter's own interval, which is a second's work for a few."""
-    path = Path(path)
-    if path.suffix != ".nc":
-        raise ValueError(f"path must end in .nc (NetCDF); got {str(path)!r}.")
-    if result.calibration is not None and result.converged and len(result.names) <= _QUICK:
-        result.intervals()
-    tree = to_datatree(result)
-    if leads():
-        tree.to_netcdf(path, engine="h5netcdf")
-    return path
+def _decode(entries: Iterable[dict[str, Any]]) -> list[Diagnostic]:
+    return [
+        Diagnostic(Code(entry["code"]), Severity[entry["severity"]], int(entry["count"]), str(entry["message"]))
+        for entry in entries
+    ]
 
 
-def load(path: str | Path) -> Result:
-    """A saved result. Its numbers, draws, curve and `intervals()` are there; what needs particles, calibrated again."""
-    _arviz("load")
-    from xarray import load_datatree
+def _region_arguments(region: Region) -> dict[str, Any]:
+    """Return the constructor arguments of a region that has any and can be stored."""
+    match region:
+        case Interval():
+            return {"index": int(region.index)}
+        case Linear():
+            return {"vector": np.asarray(region.vector).tolist()}
+    return {}
 
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"there is no {path}.")
-    return from_datatree(load_datatree(path, engine="h5netcdf"))
+
+def _region(name: str, arguments: dict[str, Any]) -> Region:
+    """Return the stored region; a `NamedRegion` if only its name could be stored."""
+    if "index" in arguments:
+        return Interval(arguments["index"])
+    if "vector" in arguments:
+        return Linear(arguments["vector"])
+    known = {make().name: make for make in REGIONS.values()}
+    return known[name]() if name in known else NamedRegion(name)
 
 
-def _arviz(what: str) -> Any:
+def _import_arviz(caller: str) -> Any:
     try:
         import arviz_base
     except ImportError as error:
-        raise ImportError(f"{what} needs ArviZ: pip install 'calibayes[arviz]'.") from error
+        raise ImportError(f"{caller} needs ArviZ: pip install 'calibayes[arviz]'.") from error
     return arviz_base

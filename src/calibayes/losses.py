@@ -1,10 +1,10 @@
-r"""Losses: what the posterior holds a parameter accountable for.
+r"""Losses that define a generalized posterior.
 
-The generalized posterior is $\exp\{-\eta \sum_i r_i(\theta)\}\, p(\theta)$. A *linear* loss is
-$r_i(\theta) = \rho(x_i^\top\theta, y_i)$ for a scalar $\rho$, and takes the fast path of the risk
-engine; any other function of `(theta, datum)` is a `Generic` loss.
+The generalized posterior with learning rate $\eta$ is proportional to $\exp\{-\eta \sum_i r_i(\theta)\}\, p(\theta)$
+(paper, section 1). A *linear* loss is $r_i(\theta) = \rho(x_i^\top\theta, y_i)$ for a scalar function $\rho$, and is
+evaluated by fast matrix products. Any other function of `(theta, datum)` is a `Generic` loss.
 
-Parameters of a loss (tau, delta) are arrays in its pytree: another value does not recompile.
+The parameters of a loss, such as `tau`, are leaves of its pytree: a new value does not recompile anything.
 """
 
 from collections.abc import Callable
@@ -18,16 +18,46 @@ from jaxtyping import Array, Float
 
 from calibayes._backend.arguments import parameters, scalar
 from calibayes._backend.functions import Numbers, static
-from calibayes._core.loss import Generic as Generic
-from calibayes._core.loss import LinearLoss as LinearLoss
+from calibayes._core.loss import Generic, LinearLoss
+
+__all__ = [
+    "Absolute",
+    "Expectile",
+    "Generic",
+    "Hinge",
+    "Huber",
+    "Linear",
+    "LinearLoss",
+    "Logistic",
+    "Quantile",
+    "Squared",
+]
 
 
-class _Location(LinearLoss):
+class _LocationLoss(LinearLoss):
     location: ClassVar[bool] = True
 
 
-class Quantile(_Location):
-    """Check loss: the risk of the `tau`-th conditional quantile (paper, section 3.1)."""
+class Quantile(_LocationLoss):
+    r"""Check loss, whose expectation is minimised by a conditional quantile.
+
+    Parameters
+    ----------
+    tau : float
+        Quantile level, between 0 and 1.
+
+    Notes
+    -----
+    With the residual $u = y - x^\top\theta$ the loss is $\rho_\tau(u) = \max\{\tau u, (\tau - 1) u\}$ (paper, section
+    3.1). `Quantile(0.5)` is half the absolute error.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> loss = cb.losses.Quantile(0.25)
+    >>> float(loss.rho(1.0, 3.0)), float(loss.rho(3.0, 1.0))
+    (0.5, 1.5)
+    """
 
     convex: ClassVar[bool] = True
     tau: Float[Array, ""]
@@ -36,18 +66,29 @@ class Quantile(_Location):
         self.tau = parameters("tau", tau)
         _require_fraction("tau", self.tau)
 
-    def parts(self):
-        if type(self).rho is not Quantile.rho:
-            return super().parts()
-        return (lambda prediction, y: 0.5 * jnp.abs(prediction - y)), 0.5 - self.tau
-
     def rho(self, prediction, y):
         residual = y - prediction
         return jnp.maximum(self.tau * residual, (self.tau - 1) * residual)
 
+    def decompose(self):
+        if type(self).rho is not Quantile.rho:
+            return super().decompose()
+        return (lambda prediction, y: 0.5 * jnp.abs(prediction - y)), 0.5 - self.tau
 
-class Absolute(_Location):
-    """Absolute error: the median, on twice the scale of `Quantile(0.5)`."""
+
+class Absolute(_LocationLoss):
+    r"""Absolute error $|y - x^\top\theta|$, whose expectation is minimised by the conditional median.
+
+    Notes
+    -----
+    The loss is twice `Quantile(0.5)`, so that its calibrated learning rate is half as large.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> float(cb.losses.Absolute().rho(1.0, 3.0))
+    2.0
+    """
 
     convex: ClassVar[bool] = True
 
@@ -55,8 +96,20 @@ class Absolute(_Location):
         return jnp.abs(prediction - y)
 
 
-class Squared(_Location):
-    """Half the squared error: the mean; at eta 1 a Gaussian likelihood with unit variance."""
+class Squared(_LocationLoss):
+    r"""Half the squared error, whose expectation is minimised by the conditional mean.
+
+    Notes
+    -----
+    The loss is $\tfrac12 (y - x^\top\theta)^2$. At $\eta = 1$ the posterior is that of a Gaussian likelihood with unit
+    variance.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> float(cb.losses.Squared().rho(1.0, 4.0))
+    4.5
+    """
 
     convex: ClassVar[bool] = True
 
@@ -64,8 +117,31 @@ class Squared(_Location):
         return 0.5 * jnp.square(prediction - y)
 
 
-class Huber(_Location):
-    """Half the squared error up to `delta`, linear beyond: a mean that outliers cannot drag."""
+class Huber(_LocationLoss):
+    r"""Huber's loss: half the squared error of small residuals, linear in large ones.
+
+    Parameters
+    ----------
+    delta : float
+        Residual size beyond which the loss is linear, in units of `y`. Default: 1.345, which has 95% efficiency at
+        normal errors of unit variance.
+
+    Notes
+    -----
+    With the residual $u = y - x^\top\theta$ the loss is $\tfrac12 u^2$ if $|u| \le \delta$ and
+    $\delta |u| - \tfrac12 \delta^2$ otherwise.
+
+    References
+    ----------
+    Huber (1964), Robust estimation of a location parameter, Annals of Mathematical Statistics 35.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> loss = cb.losses.Huber(2.0)
+    >>> float(loss.rho(0.0, 1.0)), float(loss.rho(0.0, 5.0))
+    (0.5, 8.0)
+    """
 
     convex: ClassVar[bool] = True
     delta: Float[Array, ""]
@@ -79,8 +155,29 @@ class Huber(_Location):
         return inner * (size - 0.5 * inner)
 
 
-class Expectile(_Location):
-    """Asymmetric squared error; `Expectile(0.5)` is `Squared`."""
+class Expectile(_LocationLoss):
+    r"""Asymmetric squared error, whose expectation is minimised by a conditional expectile.
+
+    Parameters
+    ----------
+    tau : float
+        Expectile level, between 0 and 1. `Expectile(0.5)` is `Squared()`.
+
+    Notes
+    -----
+    With the residual $u = y - x^\top\theta$ the loss is $\tau u^2$ if $u \ge 0$ and $(1 - \tau) u^2$ otherwise.
+
+    References
+    ----------
+    Newey and Powell (1987), Asymmetric least squares estimation and testing, Econometrica 55.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> loss = cb.losses.Expectile(0.25)
+    >>> float(loss.rho(1.0, 3.0)), float(loss.rho(3.0, 1.0))
+    (1.0, 3.0)
+    """
 
     convex: ClassVar[bool] = True
     tau: Float[Array, ""]
@@ -90,23 +187,36 @@ class Expectile(_Location):
         _require_fraction("tau", self.tau)
 
     def rho(self, prediction, y):
-        beyond = prediction - y
-        return jnp.where(beyond > 0, 1 - self.tau, self.tau) * jnp.square(beyond)
+        excess = prediction - y
+        return jnp.where(excess > 0, 1 - self.tau, self.tau) * jnp.square(excess)
 
 
-class _Margin(LinearLoss):
+class _MarginLoss(LinearLoss):
     margin: ClassVar[bool] = True
 
     def check(self, y):
         values = np.unique(y)
         if not np.isin(values, (-1, 1)).all():
-            display = ", ".join(f"{v:g}" for v in values[:5]) + (", ..." if values.size > 5 else "")
-            way_out = "Use 2 * y - 1." if np.isin(values, (0, 1)).all() else "Recode the two classes."
-            raise ValueError(f"y must be -1 or 1 for {type(self).__name__}; got {display}. {way_out}")
+            listed = ", ".join(f"{v:g}" for v in values[:5]) + (", ..." if values.size > 5 else "")
+            hint = "Use 2 * y - 1." if np.isin(values, (0, 1)).all() else "Recode the two classes."
+            raise ValueError(f"y must be -1 or 1 for {type(self).__name__}; got {listed}. {hint}")
 
 
-class Hinge(_Margin):
-    """Support vector machine, `2 max(0, 1 - y f)`, with the paper's factor 2; y is -1 or 1."""
+class Hinge(_MarginLoss):
+    r"""Hinge loss of a support vector machine.
+
+    Notes
+    -----
+    For a label $y$ of -1 or 1 the loss is $2 \max(0, 1 - y\, x^\top\theta)$, with the factor 2 of the paper (section
+    3.2).
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> loss = cb.losses.Hinge()
+    >>> float(loss.rho(0.5, 1.0)), float(loss.rho(0.5, -1.0))
+    (1.0, 3.0)
+    """
 
     convex: ClassVar[bool] = True
 
@@ -114,8 +224,19 @@ class Hinge(_Margin):
         return 2 * jnp.maximum(0, 1 - y * prediction)
 
 
-class Logistic(_Margin):
-    """Logistic regression, `log(1 + exp(-y f))`; y is -1 or 1."""
+class Logistic(_MarginLoss):
+    r"""Logistic loss, the negative log-likelihood of logistic regression.
+
+    Notes
+    -----
+    For a label $y$ of -1 or 1 the loss is $\log\{1 + \exp(-y\, x^\top\theta)\}$.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> round(float(cb.losses.Logistic().rho(0.0, 1.0)), 4)
+    0.6931
+    """
 
     convex: ClassVar[bool] = True
 
@@ -124,7 +245,21 @@ class Logistic(_Margin):
 
 
 class Linear(LinearLoss):
-    """A linear loss from the user's own scalar function `fn(prediction, y)`."""
+    """Linear loss given by a scalar function of the prediction and the response.
+
+    Parameters
+    ----------
+    fn : callable
+        Function `fn(prediction, y) -> scalar`, written with `jax.numpy`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import calibayes as cb
+    >>> loss = cb.losses.Linear(lambda prediction, y: jnp.abs(y - prediction) ** 1.5)
+    >>> float(loss.rho(1.0, 5.0))
+    8.0
+    """
 
     finite: ClassVar[bool] = False
     fn: Callable[..., Any] = eqx.field(converter=static)

@@ -1,4 +1,4 @@
-"""A generalized posterior is a loss and a prior."""
+"""The generalized (Gibbs) posterior: a loss and a prior."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,13 +9,61 @@ from calibayes._backend.arguments import integer
 from calibayes.losses import Generic, LinearLoss
 from calibayes.priors import as_prior
 
+__all__ = ["GibbsModel"]
+
 
 class GibbsModel(eqx.Module):
-    """The posterior `exp(-eta * sum of losses) * prior`, for any learning rate eta.
+    r"""Generalized posterior with a free learning rate.
 
-    `loss` is one of `calibayes.losses`, or any function `fn(theta, datum) -> scalar` of a parameter
-    vector and one observation; then `dim`, the number of parameters, is needed too. For linear losses
-    it is the number of columns of X.
+    Parameters
+    ----------
+    loss : LinearLoss or callable
+        One of `calibayes.losses`, or a function `fn(theta, datum) -> scalar` of a parameter vector of shape (K,) and
+        one observation.
+    prior : Prior
+        One of `calibayes.priors`, a NumPyro distribution, or any object with `log_prob(theta)` and
+        `sample(key, shape)`.
+    dim : int, optional
+        Number of parameters, K. Required if `loss` is a function and the prior does not determine it. For linear losses
+        it is the number of columns of X.
+
+    Attributes
+    ----------
+    loss : LinearLoss or Generic
+        The loss; a function is wrapped in `calibayes.losses.Generic`.
+    prior : Prior
+        The prior; a NumPyro distribution is wrapped.
+    dim : int or None
+        Number of parameters, or None if it is determined by the data.
+
+    Raises
+    ------
+    TypeError
+        If `loss` or `prior` is not of a supported type.
+    ValueError
+        If `dim` is missing, or does not agree with the prior.
+
+    Notes
+    -----
+    For observations $z_1, \dots, z_N$ with losses $r(\theta; z_i)$ the posterior with learning rate $\eta$ is
+
+    $$ p_\eta(\theta) \propto \exp\Bigl\{-\eta \sum_{i=1}^N r(\theta; z_i)\Bigr\}\, p(\theta). $$
+
+    `calibrate` chooses $\eta$.
+
+    Examples
+    --------
+    Median regression:
+
+    >>> import calibayes as cb
+    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+
+    A loss given by a function:
+
+    >>> import jax.numpy as jnp
+    >>> model = cb.GibbsModel(lambda theta, y: jnp.abs(y - theta[0]), cb.priors.Normal(scale=10.0), dim=1)
+    >>> model.dim
+    1
     """
 
     loss: LinearLoss | Generic
@@ -36,27 +84,85 @@ class GibbsModel(eqx.Module):
         size = getattr(self.prior, "size", None)
         dim = None if dim is None else integer("dim", dim, 1)
         if size == 0:
-            raise ValueError("prior is for no parameter at all: its numbers are an empty list.")
+            raise ValueError("prior must be for at least one parameter; its arguments are empty.")
         if dim is not None and size is not None and dim != size:
             raise ValueError(f"dim = {dim}, but the prior is for {size} parameters.")
         self.dim = size if dim is None else dim
         if isinstance(loss, Generic) and self.dim is None:
             raise ValueError(
-                "dim, the number of parameters, is needed with a loss of your own: GibbsModel(loss, prior, dim=K)."
+                "dim, the number of parameters, is required if loss is a function: GibbsModel(loss, prior, dim=K)."
             )
 
     @classmethod
     def from_log_likelihood(cls, fn: Callable[..., Any], prior: Any, *, dim: int) -> "GibbsModel":
-        """The model whose loss is minus `fn(theta, datum)`, the log-likelihood of one observation."""
+        """Return the model whose loss is the negative log-likelihood.
+
+        At learning rate 1 it is the ordinary Bayesian posterior.
+
+        Parameters
+        ----------
+        fn : callable
+            Log-likelihood `fn(theta, datum) -> scalar` of one observation.
+        prior : Prior
+            Prior of the parameters.
+        dim : int
+            Number of parameters.
+
+        Returns
+        -------
+        GibbsModel
+            The model.
+
+        Examples
+        --------
+        >>> import jax
+        >>> import calibayes as cb
+        >>> log_likelihood = lambda theta, y: jax.scipy.stats.norm.logpdf(y, theta[0], 2.0)
+        >>> model = cb.GibbsModel.from_log_likelihood(log_likelihood, cb.priors.Normal(scale=10.0), dim=1)
+        """
         return cls(Generic(fn, sign=-1), prior, dim=dim)
 
     @classmethod
     def from_numpyro(cls, fn: Callable[..., Any], data: Any) -> "GibbsModel":
-        """The model of a NumPyro model function: its observed sites are the log-likelihood, the others the parameters.
+        """Return the model of a NumPyro model function.
 
-        `fn` is called as `fn(*data)`, `fn(**data)` or `fn(data)`, by what `data` is, with arrays that have one
-        observation along the first axis, or more: size plates by them, and leave out latents of single observations.
-        Parameters are named in `prior.names`; `prior.latents(result.draws)` has draws by site, as `Predictive` takes.
+        The observed sites are the log-likelihood, and the latent sites are the parameters.
+
+        Parameters
+        ----------
+        fn : callable
+            NumPyro model. It is called as `fn(*data)`, `fn(**data)` or `fn(data)` if `data` is a tuple or list, a dict
+            or an array. It is called on all observations and on single observations, so that the size of a plate must
+            be taken from the data: `numpyro.plate("data", len(y))`. Latent variables of single observations are not
+            supported.
+        data : pytree of arrays
+            Data, with one observation per entry of the first axis.
+
+        Returns
+        -------
+        GibbsModel
+            The model. `model.prior.names` are the names of the parameters, and `model.prior.latents(result.draws)` are
+            the draws by site, as `numpyro.infer.Predictive` takes them.
+
+        Raises
+        ------
+        ValueError
+            If the log-likelihood is not a sum over observations, or a latent site is discrete, has one value per
+            observation, or has an unsupported support.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import calibayes as cb
+        >>> import numpyro
+        >>> import numpyro.distributions as dist
+        >>> def location(y):
+        ...     mu = numpyro.sample("mu", dist.Normal(0.0, 10.0))
+        ...     with numpyro.plate("data", len(y)):
+        ...         numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+        >>> model = cb.GibbsModel.from_numpyro(location, np.array([0.5, 1.5, 2.5]))
+        >>> model.prior.names
+        ['mu']
         """
         from calibayes.interop.numpyro import from_numpyro
 

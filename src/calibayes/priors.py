@@ -1,11 +1,11 @@
-"""Priors, independent over parameters.
+"""Priors of the parameters.
 
-A prior is anything with `log_prob(theta) -> scalar`, summed over the parameters of `theta` (K,), and
-`sample(key, shape)`, where `shape` ends in K. Parameters of the priors here are scalars or one value per
-parameter. NumPyro's distributions are adapted by `as_prior`. A prior that is zero beyond some bounds says so by a
-property `bounds`, `(low, high)`; see `calibayes._core.coordinates`.
+The priors of this module are products of one distribution per parameter; their arguments are scalars, or arrays with
+one value per parameter. Any object with a method `log_prob` is a prior (see `Prior`), and NumPyro distributions are
+accepted as they are.
 """
 
+from abc import abstractmethod
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -18,19 +18,59 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from calibayes._backend.arguments import parameters
 from calibayes._backend.functions import Numbers
 
+__all__ = ["Laplace", "Normal", "Prior", "StudentT", "Uniform"]
+
 
 @runtime_checkable
 class Prior(Protocol):
-    """What a model needs of a prior. `sample` may be missing if `calibrate` is given `draws`."""
+    """Interface of a prior.
 
-    def log_prob(self, theta: Float[Array, " K"]) -> Float[Array, ""]: ...
+    Only `log_prob` is required. The optional members below are used if they exist.
+
+    Attributes
+    ----------
+    sample : callable, optional
+        `sample(key, shape)` returns draws; the last axis of `shape` has one entry per parameter. Without it,
+        `calibrate` needs draws of the posterior (`draws=`).
+    size : int or None, optional
+        Number of parameters, or None if the prior applies to any number of parameters.
+    bounds : tuple of (low, high), optional
+        Support of the prior: scalars or arrays with one value per parameter, infinite where there is no bound. Samplers
+        then work in unconstrained coordinates.
+    log_concave : bool, optional
+        Whether the density is log-concave on the whole real line. The value is only used if it is set by the class that
+        defines `log_prob`.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import calibayes as cb
+    >>> class Logistic:
+    ...     def log_prob(self, theta):
+    ...         return jax.scipy.stats.logistic.logpdf(theta).sum()
+    ...     def sample(self, key, shape):
+    ...         return jax.random.logistic(key, shape)
+    >>> isinstance(Logistic(), cb.priors.Prior)
+    True
+    """
+
+    def log_prob(self, theta: Float[Array, " K"]) -> Float[Array, ""]:
+        """Return the log-density of one parameter vector.
+
+        Parameters
+        ----------
+        theta : Array of shape (K,)
+            Parameters.
+
+        Returns
+        -------
+        Array
+            Log-density, a scalar; a constant may be missing.
+        """
 
 
 class _Independent(eqx.Module):
-    """K independent parameters; a subclass gives the density and the draws of one.
-
-    It says `log_concave` if its density is, on the whole line.
-    """
+    """Base class of priors under which the parameters are independent."""
 
     def __check_init__(self):
         for name, value in self._parameters().items():
@@ -47,15 +87,63 @@ class _Independent(eqx.Module):
 
     @property
     def size(self) -> int | None:
-        """The number of parameters the prior was made for, or None for any number."""
+        """Number of parameters, or None if the prior applies to any number of parameters."""
         sizes = {value.shape[0] for value in self._parameters().values() if value.ndim == 1}
         if len(sizes) > 1:
             raise ValueError(f"{type(self).__name__} was given parameters of different lengths: {sorted(sizes)}.")
         return sizes.pop() if sizes else None
 
+    @abstractmethod
+    def log_prob(self, theta: Float[Array, " K"]) -> Float[Array, ""]:
+        """Return the log-density of one parameter vector.
+
+        Parameters
+        ----------
+        theta : Array of shape (K,)
+            Parameters.
+
+        Returns
+        -------
+        Array
+            Log-density, a scalar.
+        """
+
+    @abstractmethod
+    def sample(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
+        """Draw parameter vectors.
+
+        Parameters
+        ----------
+        key : PRNGKeyArray
+            JAX random key.
+        shape : tuple of int
+            Shape of the draws. The last axis has one entry per parameter.
+
+        Returns
+        -------
+        Array
+            Draws, of shape `shape`.
+        """
+
 
 class Normal(_Independent):
-    """Independent normal distributions."""
+    """Independent normal distributions.
+
+    Parameters
+    ----------
+    loc : float or array-like of shape (K,)
+        Means. Default: 0.
+    scale : float or array-like of shape (K,)
+        Standard deviations. Default: 1.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import calibayes as cb
+    >>> prior = cb.priors.Normal(scale=100.0)
+    >>> round(float(prior.log_prob(jnp.array([2.0, 1.0]))), 4)
+    -11.0485
+    """
 
     log_concave: ClassVar[bool] = True
     loc: Float[Array, "..."]
@@ -72,7 +160,28 @@ class Normal(_Independent):
 
 
 class Laplace(_Independent):
-    """Independent Laplace distributions; the paper's SVM prior has `scale = nu * sigma_k`."""
+    r"""Independent Laplace distributions.
+
+    Parameters
+    ----------
+    loc : float or array-like of shape (K,)
+        Medians. Default: 0.
+    scale : float or array-like of shape (K,)
+        Mean absolute deviations from the medians. Default: 1.
+
+    Notes
+    -----
+    The prior of the paper's support vector machine, $\exp(-\sum_k |\theta_k / \sigma_k| / \nu)$ (section 3.2), has
+    `scale` $\nu \sigma_k$.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import calibayes as cb
+    >>> prior = cb.priors.Laplace(scale=0.5)
+    >>> float(prior.log_prob(jnp.array([1.0])))
+    -2.0
+    """
 
     log_concave: ClassVar[bool] = True
     loc: Float[Array, "..."]
@@ -89,7 +198,27 @@ class Laplace(_Independent):
 
 
 class StudentT(_Independent):
-    """Independent Student t distributions with `df` degrees of freedom."""
+    """Independent Student t distributions.
+
+    Parameters
+    ----------
+    df : float or array-like of shape (K,)
+        Degrees of freedom.
+    loc : float or array-like of shape (K,)
+        Medians. Default: 0.
+    scale : float or array-like of shape (K,)
+        Scales. Default: 1.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import calibayes as cb
+    >>> prior = cb.priors.StudentT(4.0, scale=[2.5, 10.0])
+    >>> prior.size
+    2
+    >>> prior.sample(jax.random.key(0), (1000, 2)).shape
+    (1000, 2)
+    """
 
     df: Float[Array, "..."]
     loc: Float[Array, "..."]
@@ -106,7 +235,23 @@ class StudentT(_Independent):
 
 
 class Uniform(_Independent):
-    """Independent uniform distributions; the posterior stays between `low` and `high`."""
+    """Independent uniform distributions, which bound the posterior too.
+
+    Parameters
+    ----------
+    low : float or array-like of shape (K,)
+        Lower bounds.
+    high : float or array-like of shape (K,)
+        Upper bounds.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import calibayes as cb
+    >>> prior = cb.priors.Uniform(0.0, 1.0)
+    >>> float(prior.log_prob(jnp.array([0.25]))), float(prior.log_prob(jnp.array([2.0])))
+    (0.0, -inf)
+    """
 
     low: Float[Array, "..."]
     high: Float[Array, "..."]
@@ -119,6 +264,7 @@ class Uniform(_Independent):
 
     @property
     def bounds(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+        """Lower and upper bounds."""
         return self.low, self.high
 
     def log_prob(self, theta: Float[Array, " K"]) -> Float[Array, ""]:
@@ -128,8 +274,8 @@ class Uniform(_Independent):
         return _affine(jax.random.uniform(key, shape), self.low, self.high - self.low)
 
 
-class _FromNumPyro(eqx.Module):
-    """A NumPyro distribution over all parameters, or over one and repeated."""
+class _NumPyroDistribution(eqx.Module):
+    """Adapter of a NumPyro distribution over the parameter vector, or over one parameter and repeated."""
 
     distribution: Any
 
@@ -151,20 +297,26 @@ class _FromNumPyro(eqx.Module):
         return self.distribution.log_prob(theta).sum()
 
     def sample(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
-        own = len(self.distribution.shape())
-        return self.distribution.sample(key, shape[: len(shape) - own])
+        n_axes = len(self.distribution.shape())
+        return self.distribution.sample(key, shape[: len(shape) - n_axes])
 
 
 def as_prior(prior: Any) -> Any:
-    """`prior` as it is, a NumPyro distribution adapted; an error for anything that is no prior."""
+    """Return `prior` as a `Prior`; a NumPyro distribution is wrapped.
+
+    Raises
+    ------
+    TypeError
+        If `prior` is a class or has no `log_prob`.
+    """
     if isinstance(prior, type):
         raise TypeError(f"prior must be an instance: write {prior.__name__}(...), not {prior.__name__}.")
     if hasattr(prior, "batch_shape") and hasattr(prior, "event_shape"):
-        return _FromNumPyro(prior)
+        return _NumPyroDistribution(prior)
     if not isinstance(prior, Prior):
         raise TypeError(
             f"prior must have log_prob(theta) and sample(key, shape); got {type(prior).__name__}. "
-            "See calibayes.priors for ready ones."
+            "Use one of calibayes.priors."
         )
     return prior
 

@@ -1,26 +1,36 @@
-"""What a calibration shows while it runs: one live line on a terminal or in a notebook, nothing in a pipe."""
+"""Display of a running calibration: one live line on a terminal or in a notebook, nothing in a pipe."""
 
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as RichProgress
 
 from calibayes._backend.distributed import leads
+from calibayes.solve.progress import Progress
 
 
-class LiveLine:
-    """Iteration, eta, coverage, effective size and time, with a bar for the way to the next eta."""
+class LiveLine(Progress):
+    """Show iteration, learning rate, coverage, effective sample size and time, with a bar for the present phase.
+
+    Parameters
+    ----------
+    show : bool
+        Whether to show anything.
+    n_draws : int
+        Number of particles per replicate, to which the effective sample size is related.
+    """
 
     def __init__(self, show: bool, n_draws: int):
         self._n_draws = n_draws
-        self._progress: Progress | None = None
+        self._display: RichProgress | None = None
         if not (show and leads()):
             return
         console = Console(stderr=True)
         if not (console.is_terminal or console.is_jupyter):
             return
-        self._progress = Progress(
+        self._display = RichProgress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(bar_width=18),
@@ -29,18 +39,18 @@ class LiveLine:
             console=console,
             transient=True,
         )
-        self._task = self._progress.add_task("starting", total=1.0, phase="")
+        self._task = self._display.add_task("starting", total=1.0, phase="")
 
     def __enter__(self) -> "LiveLine":
-        if self._progress is not None:
-            self._progress.start()
+        if self._display is not None:
+            self._display.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        if self._display is not None:
+            self._display.stop()
 
     def phase(self, name: str) -> None:
         self._update(phase=name, completed=0.0)
@@ -53,5 +63,5 @@ class LiveLine:
         self._update(description=line)
 
     def _update(self, **fields: Any) -> None:
-        if self._progress is not None:
-            self._progress.update(self._task, **fields)
+        if self._display is not None:
+            self._display.update(self._task, **fields)

@@ -1,15 +1,16 @@
-r"""Credible regions, each answering with a critical level.
+r"""Credible regions.
 
-The critical level of a point on a row is the smallest credible level at which the row's set contains the
-point. Coverage at any level is the share of rows whose critical level is at most that level, so one
-array answers for all of them.
+A region is a family of credible sets, nested in the credible level. It is implemented by the *critical level* of a
+point: the smallest level at which the set of a replicate contains the point. Coverage at any level is the share of
+replicates whose critical level is at most that level, so that one array of critical levels gives the coverage at all
+levels.
 
-Which set is calibrated decides eta. `Box` is the product of the K marginal intervals, each at the level
-asked for, so as a joint set it holds less than that; `Simultaneous` is the box widened until it does.
+The choice of the region affects eta. `Box` is the product of the K marginal intervals, each at the requested level, so
+that its joint posterior mass is below that level; `Simultaneous` is the box widened until its mass is the level.
 
-*Ties and plateaus.* Particles on the edge of a marginal interval count half. A highest-density set takes
-in a plateau of the density at once: the critical level of a point is the mass that is strictly denser, so
-where the density is piecewise constant (a 0-1 loss with a flat prior) sets hold more than their level.
+*Ties.* Particles on the boundary of a marginal interval count half. The critical level of a highest-density set is the
+mass of strictly higher density, so that a set contains a plateau of the density completely or not at all: for a
+piecewise constant density (a 0-1 loss with a flat prior) the mass of the sets exceeds their level.
 """
 
 from abc import abstractmethod
@@ -29,9 +30,42 @@ from calibayes._backend.linalg import lower_inverse
 from calibayes._core.particles import Particles, covariance, factor, mean, quantile, share_below, transform
 from calibayes._core.target import Target, log_density
 
+__all__ = [
+    "HPD",
+    "Box",
+    "Cloud",
+    "Ellipsoid",
+    "Functional",
+    "Interval",
+    "Linear",
+    "NamedRegion",
+    "Point",
+    "Region",
+    "Simultaneous",
+]
+
 
 class Cloud(eqx.Module):
-    """The posterior on every row as a region sees it."""
+    """Weighted particles of the posterior on every replicate, the input of a region.
+
+    Attributes
+    ----------
+    theta : Array of shape (K, B, M)
+        Parameters of M particles on each of B replicates.
+    weights : Array of shape (B, M)
+        Weights, which sum to one over the particles of a replicate.
+    log_density : Array of shape (B, M)
+        Posterior log-density of the particles, up to a constant per replicate.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from calibayes.regions import Cloud
+    >>> theta = jnp.array([[[-1.0, 0.0, 1.0, 2.0]]])
+    >>> cloud = Cloud(theta, weights=jnp.full((1, 4), 0.25), log_density=-0.5 * theta[0] ** 2)
+    >>> cloud.theta.shape
+    (1, 1, 4)
+    """
 
     theta: Float[Array, "K B M"]
     weights: Float[Array, "B M"]
@@ -39,30 +73,107 @@ class Cloud(eqx.Module):
 
 
 class Point(eqx.Module):
-    """The point to be covered, and its log-density on every row."""
+    """Point estimate that the credible sets should cover.
+
+    Attributes
+    ----------
+    theta : Array of shape (K,)
+        Parameters of the point, the same on all replicates.
+    log_density : Array of shape (B,)
+        Posterior log-density of the point on each replicate, up to the same constants as in `Cloud`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from calibayes.regions import Point
+    >>> point = Point(jnp.array([0.5]), log_density=jnp.array([-0.125]))
+    """
 
     theta: Float[Array, " K"]
     log_density: Float[Array, " B"]
 
 
 class Region(eqx.Module):
-    """A family of sets, nested in the level."""
+    """Base class of credible regions.
+
+    Subclass it and define `critical_level`.
+
+    Attributes
+    ----------
+    name : str
+        Name of the region in summaries and files. Default: the name of the class.
+
+    Examples
+    --------
+    A one-sided region: all values of one parameter below an upper posterior quantile.
+
+    >>> import equinox as eqx
+    >>> import jax.numpy as jnp
+    >>> from calibayes.regions import Cloud, Point, Region
+    >>> class UpperBound(Region):
+    ...     index: int = eqx.field(static=True)
+    ...     def critical_level(self, cloud, point):
+    ...         below = cloud.theta[self.index] < point.theta[self.index]
+    ...         return jnp.where(below, cloud.weights, 0.0).sum(-1)
+    >>> cloud = Cloud(jnp.array([[[-1.0, 0.0, 1.0, 2.0]]]), jnp.full((1, 4), 0.25), jnp.zeros((1, 4)))
+    >>> UpperBound(0).critical_level(cloud, Point(jnp.array([1.5]), jnp.zeros(1))).tolist()
+    [0.75]
+    """
 
     def check(self, dim: int) -> None:
-        """Raise if the region makes no sense for `dim` parameters."""
+        """Raise an error if the region is not defined for `dim` parameters.
+
+        Parameters
+        ----------
+        dim : int
+            Number of parameters, K.
+
+        Raises
+        ------
+        ValueError
+            If the region does not fit the number of parameters.
+        """
 
     @property
     def name(self) -> str:
-        """What its sets are called."""
+        """Name of the region in summaries and files."""
         return type(self).__name__
 
     @abstractmethod
     def critical_level(self, cloud: Cloud, point: Point) -> Float[Array, " B"]:
-        """The smallest level at which each row's set contains the point."""
+        """Return the smallest level at which the set of each replicate contains the point.
+
+        Parameters
+        ----------
+        cloud : Cloud
+            Weighted particles on all replicates.
+        point : Point
+            Point to be covered.
+
+        Returns
+        -------
+        Array of shape (B,)
+            Critical level of each replicate, between 0 and 1. NaN counts as not covered.
+        """
 
 
 class HPD(Region):
-    """Highest posterior density: all points at least as dense as some threshold."""
+    r"""Highest-posterior-density region, `region="hpd"`.
+
+    Notes
+    -----
+    The set at a level contains the points whose posterior density exceeds a threshold. The critical level of a point
+    $\theta^*$ is the posterior mass of $\{\theta : p(\theta) > p(\theta^*)\}$.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from calibayes.regions import HPD, Cloud, Point
+    >>> theta = jnp.array([[[-1.0, 0.0, 1.0, 2.0]]])
+    >>> cloud = Cloud(theta, jnp.full((1, 4), 0.25), -0.5 * theta[0] ** 2)
+    >>> HPD().critical_level(cloud, Point(jnp.array([1.5]), jnp.array([-1.125]))).tolist()
+    [0.75]
+    """
 
     def critical_level(self, cloud, point):
         denser = cloud.log_density > point.log_density[:, None]
@@ -70,27 +181,70 @@ class HPD(Region):
 
 
 class Ellipsoid(Region):
-    """Points within a Mahalanobis distance of the posterior mean.
+    """Points within a Mahalanobis distance of the posterior mean, `region="ellipsoid"`.
 
-    An ellipsoid fitted to the particles it ranks holds too many of them, by about K / M. So each half of the
-    particles is ranked by the ellipsoid of the other half, and the two answers are averaged.
+    Notes
+    -----
+    The mass of an ellipsoid is overestimated by about K / M if the same M particles determine its shape and its mass.
+    Therefore each half of the particles is ranked by the ellipsoid of the other half, and the two masses are averaged.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from calibayes.regions import Cloud, Ellipsoid, Point
+    >>> theta = jax.random.normal(jax.random.key(0), (2, 1, 4000))
+    >>> cloud = Cloud(theta, jnp.full((1, 4000), 1 / 4000), jnp.zeros((1, 4000)))
+    >>> level = Ellipsoid().critical_level(cloud, Point(jnp.array([2.0, 0.0]), jnp.zeros(1)))
+    >>> bool(abs(level[0] - (1 - jnp.exp(-2.0))) < 0.03)  # chi-squared with 2 degrees of freedom
+    True
     """
 
     def critical_level(self, cloud, point):
         half = cloud.theta.shape[-1] // 2
-        first, second = _part(cloud, slice(None, half)), _part(cloud, slice(half, None))
+        first, second = _subset(cloud, slice(None, half)), _subset(cloud, slice(half, None))
         return 0.5 * (_mass_within(first, second, point) + _mass_within(second, first, point))
 
 
 class Box(Region):
-    """The product of the K equal-tailed marginal intervals, each at the level. The paper's, by its numbers."""
+    """Product of the K equal-tailed marginal intervals, each at the requested level, `region="box"`.
+
+    Notes
+    -----
+    The joint posterior mass of the box is below the level. The numerical results of the paper correspond to this
+    region; see `Simultaneous` for a box whose joint mass is the level.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from calibayes.regions import Box, Cloud, Point
+    >>> theta = jnp.array([[[-1.0, 0.0, 1.0, 2.0]], [[0.0, 1.0, 2.0, 3.0]]])
+    >>> cloud = Cloud(theta, jnp.full((1, 4), 0.25), jnp.zeros((1, 4)))
+    >>> Box().critical_level(cloud, Point(jnp.array([0.5, 2.5]), jnp.zeros(1))).tolist()
+    [0.5]
+    """
 
     def critical_level(self, cloud, point):
         return _marginal_levels(cloud, point).max(0)
 
 
 class Simultaneous(Region):
-    """The box of marginal intervals, all at the one level that gives the box the mass asked for."""
+    """Product of marginal intervals with the requested joint mass, `region="simultaneous"`.
+
+    Notes
+    -----
+    The K equal-tailed intervals have a common marginal level, chosen such that the posterior mass of their product is
+    the requested level.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from calibayes.regions import Cloud, Point, Simultaneous
+    >>> theta = jnp.array([[[-1.0, 0.0, 1.0, 2.0]], [[0.0, 1.0, 2.0, 3.0]]])
+    >>> cloud = Cloud(theta, jnp.full((1, 4), 0.25), jnp.zeros((1, 4)))
+    >>> Simultaneous().critical_level(cloud, Point(jnp.array([0.5, 2.5]), jnp.zeros(1))).shape
+    (1,)
+    """
 
     def critical_level(self, cloud, point):
         marginal = _marginal_levels(cloud, point).max(0)
@@ -103,7 +257,20 @@ class Simultaneous(Region):
 
 
 class Interval(Region):
-    """The equal-tailed interval of one parameter."""
+    """Equal-tailed interval of one parameter.
+
+    Parameters
+    ----------
+    index : int
+        Index of the parameter, from 0.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> slope = cb.regions.Interval(1)
+    >>> slope.name
+    'Interval(1)'
+    """
 
     index: int = eqx.field(static=True)
 
@@ -113,15 +280,28 @@ class Interval(Region):
 
     def check(self, dim):
         if not 0 <= integer("the index of an Interval", self.index, 0 - dim) < dim:
-            raise ValueError(f"Interval({self.index}) asks for a parameter that is not there: there are {dim}, from 0.")
+            raise ValueError(f"Interval({self.index}) is out of range: there are {dim} parameters, numbered from 0.")
 
     def critical_level(self, cloud, point):
-        below = share_below(cloud.theta[self.index], cloud.weights, _repeat(point.theta[self.index], cloud))
+        below = share_below(cloud.theta[self.index], cloud.weights, _per_replicate(point.theta[self.index], cloud))
         return jnp.abs(2 * below - 1)
 
 
 class Linear(Region):
-    """The equal-tailed interval of `vector @ theta`, such as a prediction. Another vector compiles nothing anew."""
+    """Equal-tailed interval of a linear combination of the parameters, such as a prediction.
+
+    Parameters
+    ----------
+    vector : array-like of shape (K,)
+        Coefficients of the combination `vector @ theta`. Another vector does not recompile anything.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> prediction = cb.regions.Linear([1.0, 4.0])
+    >>> prediction.name
+    'Linear([1, 4])'
+    """
 
     vector: Float[Array, "..."]
 
@@ -138,11 +318,26 @@ class Linear(Region):
 
     def critical_level(self, cloud, point):
         values = jnp.tensordot(self.vector, cloud.theta, 1, precision=jax.lax.Precision.HIGHEST)
-        return jnp.abs(2 * share_below(values, cloud.weights, _repeat(self.vector @ point.theta, cloud)) - 1)
+        return jnp.abs(2 * share_below(values, cloud.weights, _per_replicate(self.vector @ point.theta, cloud)) - 1)
 
 
 class Functional(Region):
-    """The equal-tailed interval of a scalar function of the parameters, `fn(theta) -> scalar`."""
+    """Equal-tailed interval of a scalar function of the parameters.
+
+    Parameters
+    ----------
+    fn : callable
+        Function `fn(theta) -> scalar` of a parameter vector of shape (K,), written with `jax.numpy`. A replicate on
+        which `fn` is NaN at any particle counts as not covered.
+
+    Examples
+    --------
+    The root of the regression line:
+
+    >>> import calibayes as cb
+    >>> root = cb.regions.Functional(lambda theta: -theta[0] / theta[1])
+    >>> root.check(2)
+    """
 
     fn: Callable[..., Any] = eqx.field(converter=static)
 
@@ -159,13 +354,28 @@ class Functional(Region):
 
     def critical_level(self, cloud, point):
         values = jax.vmap(jax.vmap(self.fn, 1), 1)(cloud.theta)
-        levels = jnp.abs(2 * share_below(values, cloud.weights, _repeat(self.fn(point.theta), cloud)) - 1)
+        levels = jnp.abs(2 * share_below(values, cloud.weights, _per_replicate(self.fn(point.theta), cloud)) - 1)
         undefined = (jnp.isnan(values) & (cloud.weights > 0)).any(-1) | jnp.isnan(self.fn(point.theta))
         return jnp.where(undefined, jnp.nan, levels)
 
 
-class Remembered(Region):
-    """The region of a result that was loaded and that only its user could write down again: a name."""
+class NamedRegion(Region):
+    """Region of a loaded result that is known only by its name.
+
+    A file stores the name of a region. `HPD`, `Interval` and other regions of this module are rebuilt from it; a
+    `Functional` or a user-defined region is not, and becomes a `NamedRegion`, which cannot be calibrated.
+
+    Parameters
+    ----------
+    text : str
+        Name of the region.
+
+    Examples
+    --------
+    >>> from calibayes.regions import NamedRegion
+    >>> NamedRegion("Functional").name
+    'Functional'
+    """
 
     text: str = eqx.field(static=True)
 
@@ -174,7 +384,7 @@ class Remembered(Region):
         return self.text
 
     def check(self, dim):  # noqa: ARG002
-        raise ValueError(f"this region is only a name, {self.text}: pass the region itself.")
+        raise ValueError(f"region {self.text} of a loaded result is known only by its name: pass the region itself.")
 
     def critical_level(self, cloud, point):  # noqa: ARG002
         return jnp.full(cloud.weights.shape[:1], jnp.nan)
@@ -186,10 +396,11 @@ REGIONS: dict[str, Callable[[], Region]] = {
     "box": Box,
     "simultaneous": Simultaneous,
 }
+"""Regions that can be requested by name."""
 
 
 def as_region(region: str | Region) -> Region:
-    """A region from its name."""
+    """Return the region of a name; a `Region` is returned unchanged."""
     if isinstance(region, Region):
         return region
     if not isinstance(region, str) or region not in REGIONS:
@@ -200,56 +411,101 @@ def as_region(region: str | Region) -> Region:
     return REGIONS[region]()
 
 
+@jit
+def critical_levels(
+    target: Target, particles: Particles, eta: Float[Array, ""], region: Region, point: Float[Array, " K"]
+) -> Float[Array, " B"]:
+    """Return the critical level of a point on each replicate.
+
+    Parameters
+    ----------
+    target : Target
+        Posterior on B replicates.
+    particles : Particles
+        Weighted particles at learning rate `eta`.
+    eta : Array
+        Learning rate, a scalar.
+    region : Region
+        Credible region.
+    point : Array of shape (K,)
+        Point to be covered.
+
+    Returns
+    -------
+    Array of shape (B,)
+        Critical levels; NaN on replicates where all weights are zero.
+    """
+    density = log_densities_at(target, eta[None], point[None])[0]
+    constrained = target.constrained(particles)
+    return weighted_critical_levels(constrained, constrained.weights, eta, region, Point(point, density))
+
+
+def weighted_critical_levels(
+    particles: Particles, weights: Float[Array, "B M"], eta: Float[Array, ""], region: Region, point: Point
+) -> Float[Array, " B"]:
+    """Return the critical level of a point on each replicate, from particles with other weights than their own.
+
+    Parameters
+    ----------
+    particles : Particles
+        Particles in the parameters' own coordinates (`Target.constrained`).
+    weights : Array of shape (B, M)
+        Normalised weights of the particles at learning rate `eta`.
+    eta : Array
+        Learning rate, a scalar.
+    region : Region
+        Credible region.
+    point : Point
+        Point to be covered.
+
+    Returns
+    -------
+    Array of shape (B,)
+        Critical levels; NaN on replicates where all weights are zero.
+    """
+    cloud = Cloud(particles.theta, weights, log_density(particles, jnp.full(len(weights), eta)))
+    levels = region.critical_level(cloud, point)
+    return jnp.where((weights > 0).any(-1), levels, jnp.nan)
+
+
+def log_densities_at(target: Target, etas: Float[Array, " G"], points: Float[Array, "G K"]) -> Float[Array, "G B"]:
+    """Return the posterior log-density of G points on each replicate, each point at its own learning rate.
+
+    All points are evaluated in one pass over the observations. The log-density is up to a constant per replicate, the
+    same as in `calibayes._core.target.log_density`.
+    """
+    theta = jnp.broadcast_to(points.T[:, None], (target.dim, target.n_replicates, len(points)))
+    density = -etas[None] * target.risk(theta) + target.log_prior(theta)
+    return jnp.where(jnp.isnan(density), -jnp.inf, density).T
+
+
 def _marginal_levels(cloud: Cloud, point: Point) -> Float[Array, "K B"]:
-    def one(theta, at):
-        return jnp.abs(2 * share_below(theta, cloud.weights, _repeat(at, cloud)) - 1)
+    """Return the critical level of the equal-tailed interval of each parameter."""
 
-    # One parameter at a time is as fast on a processor, and takes less memory; elsewhere it is so many launches.
-    one_by_one = lambda theta, at: jax.lax.map(lambda pair: one(*pair), (theta, at))
-    return jax.lax.platform_dependent(cloud.theta, point.theta, cpu=one_by_one, default=jax.vmap(one))
+    def one_parameter(theta, value):
+        return jnp.abs(2 * share_below(theta, cloud.weights, _per_replicate(value, cloud)) - 1)
+
+    # On a CPU a loop over the parameters is as fast and needs less memory; on a GPU each pass would be a kernel launch.
+    loop = lambda theta, values: jax.lax.map(lambda pair: one_parameter(*pair), (theta, values))
+    return jax.lax.platform_dependent(cloud.theta, point.theta, cpu=loop, default=jax.vmap(one_parameter))
 
 
-def _repeat(value: Float[Array, ""], cloud: Cloud) -> Float[Array, " B"]:
+def _per_replicate(value: Float[Array, ""], cloud: Cloud) -> Float[Array, " B"]:
     return jnp.broadcast_to(value, cloud.weights.shape[:1])
 
 
-def _part(cloud: Cloud, which: slice) -> Cloud:
-    weights = cloud.weights[:, which]
-    return Cloud(cloud.theta[:, :, which], weights / weights.sum(-1, keepdims=True), cloud.log_density[:, which])
+def _subset(cloud: Cloud, indices: slice) -> Cloud:
+    weights = cloud.weights[:, indices]
+    return Cloud(cloud.theta[:, :, indices], weights / weights.sum(-1, keepdims=True), cloud.log_density[:, indices])
 
 
 def _mass_within(shape: Cloud, ranked: Cloud, point: Point) -> Float[Array, " B"]:
-    """Share of `ranked` closer to the mean than the point, in the ellipsoid of `shape`."""
+    """Return the mass of `ranked` that is closer to the mean than the point, in the Mahalanobis distance of `shape`."""
     centre = mean(shape.theta, shape.weights)
     whiten = lower_inverse(factor(covariance(shape.theta, shape.weights)))
 
     def distance(theta):
         return jnp.square(transform(whiten, theta - centre[:, :, None])).sum(0)
 
-    at_point = distance(jnp.broadcast_to(point.theta[:, None, None], (*centre.shape, 1)))
-    return jnp.where(distance(ranked.theta) < at_point, ranked.weights, 0.0).sum(-1)
-
-
-@jit
-def critical_levels(
-    target: Target, particles: Particles, eta: Float[Array, ""], region: Region, point: Float[Array, " K"]
-) -> Float[Array, " B"]:
-    """The critical level of the point on every row; NaN where no particle has any weight."""
-    density = densities_at(target, eta[None], point[None])[0]
-    drawn = target.constrained(particles)
-    return levels_at(drawn, drawn.weights, eta, region, Point(point, density))
-
-
-def levels_at(
-    drawn: Particles, weights: Float[Array, "B M"], eta: Float[Array, ""], region: Region, point: Point
-) -> Float[Array, " B"]:
-    cloud = Cloud(drawn.theta, weights, log_density(drawn, jnp.full(len(weights), eta)))
-    levels = region.critical_level(cloud, point)
-    return jnp.where((weights > 0).any(-1), levels, jnp.nan)
-
-
-def densities_at(target: Target, etas: Float[Array, " G"], points: Float[Array, "G K"]) -> Float[Array, "G B"]:
-    """Of points on every row, each at its learning rate; all in one pass over the observations."""
-    at = jnp.broadcast_to(points.T[:, None], (target.dim, target.n_replicates, len(points)))
-    density = -etas[None] * target.risk(at) + target.log_prior(at)
-    return jnp.where(jnp.isnan(density), -jnp.inf, density).T
+    point_distance = distance(jnp.broadcast_to(point.theta[:, None, None], (*centre.shape, 1)))
+    return jnp.where(distance(ranked.theta) < point_distance, ranked.weights, 0.0).sum(-1)

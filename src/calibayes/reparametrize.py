@@ -1,8 +1,9 @@
-"""How parameters are reported that were sampled in other coordinates.
+"""Results in other coordinates than those that were sampled.
 
-A linear model samples well with its columns centred and a large offset taken off y. What a reader expects is the line
-for the columns and y as they were, with the intercept at zero of the columns: a linear map of what was sampled, and so
-are its intervals, each of which is calibrated as what it is.
+A linear model is sampled with centred columns and with a large offset subtracted from y, which floats represent
+accurately. It is reported for the original columns and y, with the intercept at zero of all columns. The reported
+parameters are an affine function of the sampled ones, and a linear combination of reported parameters is one of sampled
+parameters plus a constant, so that its interval is calibrated without sampling again.
 """
 
 from dataclasses import dataclass, replace
@@ -20,52 +21,86 @@ from calibayes.result import Record, Result
 
 @dataclass(frozen=True)
 class Reparametrization:
-    """Reported parameters are `matrix @ theta + shift`."""
+    """Affine map from sampled to reported parameters, `matrix @ theta + shift`.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (K, K)
+        Invertible matrix.
+    shift : ndarray of shape (K,)
+        Constant.
+    """
 
     matrix: Float[np.ndarray, "K K"]
     shift: Float[np.ndarray, " K"]
 
-    def of(self, theta: Float[np.ndarray, "... K"]) -> Float[np.ndarray, "... K"]:
+    def apply(self, theta: Float[np.ndarray, "... K"]) -> Float[np.ndarray, "... K"]:
+        """Return the reported parameters of sampled ones."""
         return np.asarray(theta, np.float64) @ self.matrix.T + self.shift
 
-    def inside(self, reported: Float[np.ndarray, " K"]) -> Float[np.ndarray, " K"]:
-        """What was sampled, from what is reported."""
+    def invert(self, reported: Float[np.ndarray, " K"]) -> Float[np.ndarray, " K"]:
+        """Return the sampled parameters of reported ones."""
         return np.linalg.solve(self.matrix, reported - self.shift)
 
-    def combinations(self, vectors: Float[np.ndarray, "R K"]) -> tuple[np.ndarray, np.ndarray]:
-        """Combinations of what is reported, as combinations of what was sampled and constants."""
+    def pull_back(self, vectors: Float[np.ndarray, "R K"]) -> tuple[Float[np.ndarray, "R K"], Float[np.ndarray, " R"]]:
+        """Express linear combinations of reported parameters as combinations of sampled parameters plus constants.
+
+        Parameters
+        ----------
+        vectors : ndarray of shape (R, K)
+            Coefficients of R linear combinations of the reported parameters.
+
+        Returns
+        -------
+        vectors : ndarray of shape (R, K)
+            Coefficients of the sampled parameters.
+        constants : ndarray of shape (R,)
+            Constants to be added.
+        """
         return vectors @ self.matrix, vectors @ self.shift
 
-    def region(self, region: Region) -> Region:
-        """The same sets, of what is reported. Those of the density and ellipsoids are the same in both coordinates."""
+    def transform_region(self, region: Region) -> Region:
+        """Return the region of sampled parameters that corresponds to a region of reported ones.
+
+        Highest-density sets and ellipsoids are invariant under affine maps.
+        """
         if isinstance(region, HPD | Ellipsoid):
             return region
-        # Intervals move along with a constant, which would cost digits.
-        free = isinstance(region, Box | Simultaneous | Interval | Linear)
-        return TransformedRegion(
-            region, as_float(self.matrix), as_float(np.zeros_like(self.shift) if free else self.shift)
-        )
+        # Intervals are equivariant under a shift, which is therefore left out: adding it would lose digits.
+        equivariant = isinstance(region, Box | Simultaneous | Interval | Linear)
+        shift = np.zeros_like(self.shift) if equivariant else self.shift
+        return TransformedRegion(region, as_float(self.matrix), as_float(shift))
 
-    def result(self, result: Result) -> Result:
-        """A result of what was sampled as one of what is reported."""
+    def transform_result(self, result: Result) -> Result:
+        """Return a result of sampled parameters as a result of reported ones."""
         region = result.region.region if isinstance(result.region, TransformedRegion) else result.region
         return replace(
             result,
-            draws=self.of(result.draws),
-            estimate=self.of(result.estimate),
-            trace=[self._record(record) for record in result.trace],
+            draws=self.apply(result.draws),
+            estimate=self.apply(result.estimate),
+            trace=[self._transform_record(record) for record in result.trace],
             region=region,
         )
 
-    def _record(self, record: Record) -> Record:
-        """An interval is not kept of what is made from several parameters."""
-        alone = (self.matrix != 0).sum(1) == 1
+    def _transform_record(self, record: Record) -> Record:
+        """Transform the intervals of a record; NaN for parameters that combine several sampled ones."""
+        is_rescaled = (self.matrix != 0).sum(1) == 1
         bounds = np.sort(self.matrix @ np.asarray(record.intervals, np.float64) + self.shift[:, None], axis=1)
-        return replace(record, intervals=np.where(alone[:, None], bounds, np.nan))
+        return replace(record, intervals=np.where(is_rescaled[:, None], bounds, np.nan))
 
 
 class TransformedRegion(Region):
-    """A region of what is reported, asked of what was sampled."""
+    """Region of reported parameters, evaluated on particles of sampled parameters.
+
+    Parameters
+    ----------
+    region : Region
+        Region of the reported parameters.
+    matrix : Array of shape (K, K)
+        Matrix of the map from sampled to reported parameters.
+    shift : Array of shape (K,)
+        Constant of that map.
+    """
 
     region: Region
     matrix: Float[Array, "K K"]
@@ -79,8 +114,8 @@ class TransformedRegion(Region):
         self.region.check(dim)
 
     def critical_level(self, cloud, point):
-        exact: Any = jax.lax.Precision.HIGHEST
-        theta = jnp.tensordot(self.matrix, cloud.theta, 1, precision=exact) + self.shift[:, None, None]
-        at = jnp.matmul(self.matrix, point.theta, precision=exact) + self.shift
-        seen = Cloud(theta, cloud.weights, cloud.log_density)
-        return self.region.critical_level(seen, Point(at, point.log_density))
+        precision: Any = jax.lax.Precision.HIGHEST
+        theta = jnp.tensordot(self.matrix, cloud.theta, 1, precision=precision) + self.shift[:, None, None]
+        transformed_point = jnp.matmul(self.matrix, point.theta, precision=precision) + self.shift
+        transformed = Cloud(theta, cloud.weights, cloud.log_density)
+        return self.region.critical_level(transformed, Point(transformed_point, point.log_density))

@@ -1,6 +1,7 @@
-"""A finished calibration, which can be asked again: another level or region, each parameter's own, fresh rows.
+"""Further questions to a finished calibration: another level or region, single parameters, fresh replicates.
 
-Whatever is asked starts from the particles that are there, and moves or fits them anew only where eta asks for it.
+Every answer starts from the particles of the calibration. They are moved or refitted only where the answer lies at
+another learning rate.
 """
 
 import time
@@ -14,292 +15,422 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from calibayes._backend.arguments import positive
-from calibayes._backend.devices import like
-from calibayes._backend.distributed import guarded
+from calibayes._backend.devices import use_mesh
+from calibayes._backend.distributed import raise_cluster_errors
 from calibayes._backend.functions import as_float
+from calibayes._backend.versions import versions
 from calibayes._backend.warnings import CalibrationWarning, NotConvergedWarning
 from calibayes._core.curve import Coverage, Curve
-from calibayes._core.particles import Particles, shift
-from calibayes._core.target import make_target
-from calibayes._validate.checks import as_key, check_counts, check_draws, check_level
-from calibayes.bootstrap import Bootstrap, drawn
-from calibayes.io import versions
+from calibayes._core.particles import Particles, reweight_particles
+from calibayes._core.status import ABOUT_THE_SAMPLER, Code, Diagnostic, Severity, Status, worst
+from calibayes._core.target import Target, make_target
+from calibayes._validate.settings import as_key, check_bootstrap, check_level, check_n_particles
+from calibayes.bootstrap import Bootstrap, draw_counts
 from calibayes.model import GibbsModel
-from calibayes.progress import LiveLine
 from calibayes.regions import Linear, Region, as_region, critical_levels
 from calibayes.reparametrize import Reparametrization
-from calibayes.result import Intervals, Result
+from calibayes.result import Intervals, Result, describe
 from calibayes.samplers.initial import moved
-from calibayes.solve import seek
-from calibayes.solve.combinations import answered, curves
-from calibayes.solve.found import UNKNOWN_ERROR, Found
-from calibayes.solve.loop import Loop
-
-_AT_ONCE = 256
-"""Linear combinations whose levels on every row are held at a time."""
-_ROUNDS = 6
-_WORTH_A_MOVE = 3
-"""So many combinations that are far from where the particles are have them moved there; fewer are done one by one."""
-_REPORTED = 4_000
-"""Draws of the calibrated posterior that are handed over, at most."""
+from calibayes.solve.bracket import Bracket
+from calibayes.solve.checkpoint import Checkpoint
+from calibayes.solve.iterate import Iterate, Record
+from calibayes.solve.marginals import is_inside, marginal_curves
+from calibayes.solve.problem import CoverageProblem, NotReachedError
+from calibayes.solve.progress import Progress
+from calibayes.solve.search import Search
+from calibayes.solve.solver import Solver, check_reliability
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What a user asked, checked."""
+class RequeryConfig:
+    """Constants of the answers to further questions."""
+
+    max_combinations: int = 256
+    """Linear combinations whose critical levels on all replicates are in memory at the same time."""
+    max_moves: int = 6
+    """Times that the particles are moved towards combinations whose learning rate is far from the joint one."""
+    min_worth_a_move: int = 3
+    """Number of such combinations from which moving all particles is cheaper than one calibration for each."""
+    max_draws: int = 4_000
+    """Largest number of reported draws."""
+    draws_share: float = 0.25
+    """Reported draws relative to particles, so that resampling repeats few of them."""
+    min_draws: int = 100
+    """Smallest number of reported draws."""
+
+
+CONFIG = RequeryConfig()
+_VALIDATION_STREAM, _POSTERIOR_STREAM = 5, 6
+"""Numbers folded into the key of the draws, for independent random streams."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The validated arguments of a calibration.
+
+    Attributes
+    ----------
+    model : GibbsModel
+        Loss and prior.
+    data : object
+        The data as the user passed them.
+    observations : pytree of ndarray
+        The validated data.
+    names : sequence of str
+        Names of the parameters.
+    bootstrap : Bootstrap or None
+        Bootstrap that the counts were drawn from; None if the user passed counts.
+    counts : ndarray of shape (B, N) or None
+        Counts; None if they are drawn on the fly.
+    settings : dict
+        Arguments of the call, for the report.
+    key : PRNGKeyArray
+        Key for reported draws and further questions.
+    reparametrization : Reparametrization or None
+        Map from sampled to reported parameters; None if they are the same.
+    """
 
     model: GibbsModel
     data: Any
-    """As the user gave them."""
     observations: PyTree[np.ndarray]
     names: Sequence[str]
     bootstrap: Bootstrap | None
-    """What the rows were drawn from; None if they were given."""
     counts: Float[np.ndarray, "B N"] | None
-    """None if they were never stored."""
     settings: dict[str, Any]
     key: PRNGKeyArray
-    view: Reparametrization | None = None
-    """How parameters are reported; None as they were sampled."""
+    reparametrization: Reparametrization | None = None
 
 
-class _Own(NamedTuple):
-    """What was found for one linear combination."""
+class _Marginal(NamedTuple):
+    """The calibrated interval of one linear combination."""
 
     bounds: np.ndarray
     eta: float
     eta_se: float
-    converged: bool
-    message: str
-    amiss: bool
+    status: Status
+    diagnostics: list[Diagnostic]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    problem: Problem
-    loop: Loop
-    found: Found
-    asked: dict[float, Intervals] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Each parameter's own interval, by level, once asked for."""
+    """A finished calibration: inputs, the problem with its sampler, and the final iterate.
 
-    def seen(self, view: Reparametrization, data: Any, settings: dict[str, Any]) -> "Calibration":
-        """The same, with parameters reported in other coordinates, in which `data` are the data."""
-        problem = replace(self.problem, view=view, data=data, settings=self.problem.settings | settings)
-        return replace(self, problem=problem)
+    Attributes
+    ----------
+    inputs : Inputs
+        Validated arguments.
+    problem : CoverageProblem
+        The equation that was solved.
+    iterate : Iterate
+        Its solution.
+    trace : tuple of Record
+        Learning rates visited.
+    search : Search
+        Search rule.
+    max_iterations : int
+        Limit on further searches.
+    fell_back : bool
+        Whether the fallback sampler produced the solution.
+    computed_intervals : dict
+        Answers of `intervals` by level.
+    """
+
+    inputs: Inputs
+    problem: CoverageProblem
+    iterate: Iterate
+    trace: tuple[Record, ...]
+    search: Search
+    max_iterations: int
+    fell_back: bool = False
+    computed_intervals: dict[float, Intervals] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def with_reparametrization(
+        self, reparametrization: Reparametrization, data: Any, settings: dict[str, Any]
+    ) -> "Calibration":
+        """Return the calibration with parameters reported in other coordinates, in which `data` are the data."""
+        settings = self.inputs.settings | settings
+        inputs = replace(self.inputs, reparametrization=reparametrization, data=data, settings=settings)
+        return replace(self, inputs=inputs)
 
     def result(self) -> Result:
-        """What is reported; with a warning, if there is something to worry about."""
-        found, loop, problem = self.found, self.loop, self.problem
-        if _amiss(found):
-            kind = CalibrationWarning if found.converged else NotConvergedWarning
-            warnings.warn(f"calibration: {found.message}.", kind, stacklevel=4)
-        assert found.curve is not None
-        repaired = np.full(found.coverage.n_replicates + 1, loop.fell_back)
-        if found.reach.repaired is not None:
-            repaired |= found.reach.repaired
-        draws, risk = _draws(problem.key, loop.target.constrained(found.particles))
+        """Return the result, and warn of diagnostics that its user should know about."""
+        iterate, problem, inputs = self.iterate, self.problem, self.inputs
+        assert iterate.status is not None
+        assert iterate.curve is not None
+        _warn("calibration", iterate.status, iterate.diagnostics, stacklevel=5)
+        repaired = np.full(iterate.coverage.n_replicates + 1, self.fell_back)
+        if iterate.info.repaired is not None:
+            repaired |= iterate.info.repaired
+        draws, risk = _draw(inputs.key, problem.target.constrained(iterate.particles))
         result = Result(
-            eta=found.eta,
-            eta_se=found.eta_se,
-            coverage=found.coverage,
-            converged=found.converged,
-            message=found.message,
-            concerns=list(found.concerns),
-            trace=loop.trace,
+            eta=iterate.eta,
+            eta_se=iterate.eta_se,
+            coverage=iterate.coverage,
+            status=iterate.status,
+            diagnostics=list(iterate.diagnostics),
+            trace=list(self.trace),
             draws=draws,
             risk=risk,
-            curve=found.curve,
-            estimate=np.asarray(found.point),
-            level=loop.level,
-            names=list(problem.names),
+            curve=iterate.curve,
+            estimate=np.asarray(iterate.point),
+            level=problem.level,
+            names=list(inputs.names),
             repaired_replicates=np.flatnonzero(repaired[1:]),
-            region=loop.region,
-            model=problem.model,
-            data=problem.data,
-            counts=problem.counts,
-            settings=problem.settings | {"sampler": loop.sampler, "search": loop.search},
+            region=problem.region,
+            model=inputs.model,
+            data=inputs.data,
+            counts=inputs.counts,
+            settings=inputs.settings | {"sampler": problem.sampler, "search": self.search},
             versions=versions(),
             calibration=self,
         )
-        return result if problem.view is None else problem.view.result(result)
+        mapping = inputs.reparametrization
+        return result if mapping is None else mapping.transform_result(result)
 
-    @guarded()
+    @raise_cluster_errors()
     def at(self, level: float | None, region: str | Region | None) -> Result:
-        """The calibration for another level or region."""
-        level = self.loop.level if level is None else level
-        check_level(level, self.found.coverage.n_replicates)
+        """Return the result for another level or region."""
+        level = self.problem.level if level is None else level
+        check_level(level, self.iterate.coverage.n_replicates)
         if region is None:
-            return self._at(level, self.loop.region).result()
+            return self._solve_for(level, self.problem.region).result()
         region = as_region(region)
-        region.check(self.loop.target.dim)
-        view = self.problem.view
-        return self._at(level, region if view is None else view.region(region)).result()
+        region.check(self.problem.target.dim)
+        mapping = self.inputs.reparametrization
+        return self._solve_for(level, region if mapping is None else mapping.transform_region(region)).result()
 
-    def _at(self, level: float, region: Region) -> "Calibration":
-        with LiveLine(False, 1) as live:
-            fresh = replace(self.loop, began=time.perf_counter())
-            loop, found = seek.again(fresh, self.found, region, level, live)
-        return replace(self, loop=loop, found=found)
+    def _solve_for(self, level: float, region: Region) -> "Calibration":
+        """Solve for another region or level, starting from the particles of this calibration. Not audited again."""
+        problem, search = replace(self.problem, region=region, level=level), Bracket()
+        solver = Solver(search, np.nan, self.max_iterations, Checkpoint(), Progress(), time.perf_counter())
+        start = solver.start_at(self.iterate.state, self.iterate.sampled_eta)
+        solution = solver.search(problem, start, "search", "solution")
+        iterate = check_reliability(self._inherit(solution.iterate))
+        return replace(self, problem=problem, iterate=iterate, trace=solution.trace, search=search)
 
-    @guarded()
+    def _inherit(self, iterate: Iterate) -> Iterate:
+        """Return an iterate with the diagnostics that are about the sampler."""
+        inherited = [finding for finding in self.iterate.diagnostics if finding.code in ABOUT_THE_SAMPLER]
+        return replace(iterate, diagnostics=(*inherited, *iterate.diagnostics))
+
+    @raise_cluster_errors()
     def intervals(self, level: float | None, of: Any) -> Intervals:
-        """Equal-tailed intervals of linear combinations, each at the eta that calibrates that interval."""
-        level = self.loop.level if level is None else level
-        check_level(level, self.found.coverage.n_replicates)
-        if of is None and level in self.asked:
-            return self.asked[level]
-        dim, view = self.loop.target.dim, self.problem.view
+        """Return equal-tailed intervals of linear combinations, each at the eta that calibrates that interval."""
+        level = self.problem.level if level is None else level
+        check_level(level, self.iterate.coverage.n_replicates)
+        if of is None and level in self.computed_intervals:
+            return self.computed_intervals[level]
+        vectors, constants = self._combinations(of)
+        names = list(self.inputs.names) if of is None else [f"row {i}" for i in range(len(vectors))]
+        size = CONFIG.max_combinations
+        parts = [vectors[i : i + size] for i in range(0, len(vectors), size)]
+        answers = [answer for part in parts for answer in self._answer_together(level, part)]
+        marginals = [
+            self._answer_alone(level, vector) if answer is None else answer
+            for vector, answer in zip(vectors, answers, strict=True)
+        ]
+        _warn_of_marginals(names, marginals)
+        intervals = Intervals(
+            names,
+            level,
+            bounds=np.array([marginal.bounds for marginal in marginals]).reshape(-1, 2) + constants[:, None],
+            eta=np.array([marginal.eta for marginal in marginals]),
+            eta_se=np.array([marginal.eta_se for marginal in marginals]),
+            status=[marginal.status for marginal in marginals],
+            diagnostics=[marginal.diagnostics for marginal in marginals],
+        )
+        if of is None:
+            self.computed_intervals[level] = intervals
+        return intervals
+
+    def _combinations(self, of: Any) -> tuple[Float[np.ndarray, "R K"], Float[np.ndarray, " R"]]:
+        """Return the requested combinations of sampled parameters, and constants to add."""
+        dim, mapping = self.problem.target.dim, self.inputs.reparametrization
         vectors = np.eye(dim) if of is None else np.asarray(of, float)
         if vectors.ndim != 2 or vectors.shape[1] != dim:
             raise ValueError(f"of must hold rows of {dim} numbers, one per parameter; got shape {vectors.shape}.")
         constants = np.zeros(len(vectors))
-        if view is not None:
-            vectors, constants = view.combinations(vectors)
+        if mapping is not None:
+            vectors, constants = mapping.pull_back(vectors)
         for vector in vectors:
             Linear(vector).check(dim)
-        names = list(self.problem.names) if of is None else [f"row {i}" for i in range(len(vectors))]
-        tails = [(1 - level) / 2, (1 + level) / 2]
-        parts = [vectors[i : i + _AT_ONCE] for i in range(0, len(vectors), _AT_ONCE)]
-        answers = [answer for part in parts for answer in self._near(level, part, tails)]
-        for r in range(len(vectors)):
-            answers[r] = answers[r] or self._own(level, vectors[r], tails)
-        each = [answer for answer in answers if answer is not None]
-        amiss = [f"{name}: {own.message}" for name, own in zip(names, each, strict=True) if own.amiss]
-        if amiss:
-            more = f" (and {len(amiss) - 1} others)" if len(amiss) > 1 else ""
-            kind = CalibrationWarning if all(own.converged for own in each) else NotConvergedWarning
-            warnings.warn(f"calibration of {amiss[0]}{more}.", kind, stacklevel=4)
-        found = Intervals(
-            names,
-            level,
-            bounds=np.array([own.bounds for own in each]).reshape(-1, 2) + constants[:, None],
-            eta=np.array([own.eta for own in each]),
-            eta_se=np.array([own.eta_se for own in each]),
-            converged=np.array([own.converged for own in each], bool),
-            messages=[own.message for own in each],
-        )
-        if of is None:
-            self.asked[level] = found
-        return found
+        return vectors, constants
 
-    def _near(self, level: float, vectors: np.ndarray, tails: list[float]) -> list["_Own | None"]:
-        """What particles near the joint eta can answer, and near some others; nothing, if they do not deserve trust."""
-        found = self.found
-        answers: list[_Own | None] = [None] * len(vectors)
-        left = np.arange(len(vectors)) if found.converged else np.empty(0, int)
-        for last in [False] * _ROUNDS + [True]:
-            if not len(left):
+    def _answer_together(self, level: float, vectors: np.ndarray) -> list["_Marginal | None"]:
+        """Calibrate combinations from the particles near the joint eta, and near a few others.
+
+        None for combinations that need a calibration of their own, and for all if the particles are unreliable.
+        """
+        iterate = self.iterate
+        answers: list[_Marginal | None] = [None] * len(vectors)
+        remaining = np.arange(len(vectors)) if iterate.status is Status.CONVERGED else np.empty(0, int)
+        for is_last in [False] * CONFIG.max_moves + [True]:
+            if not len(remaining):
                 break
-            own, data = curves(self.loop, found, level, vectors[left])
-            wanted = []
-            for r, curve in zip(left, own, strict=True):
-                if answered(curve, found.sampled):
-                    answers[r] = self._answer(found, level, vectors[r], curve, data, tails)
+            curves, data = marginal_curves(self.problem, iterate, level, vectors[remaining])
+            proposals = []
+            for r, curve in zip(remaining, curves, strict=True):
+                if is_inside(curve, iterate.sampled_eta):
+                    answers[r] = self._read_off(iterate, level, vectors[r], curve, data)
                 else:
-                    wanted.append(float(np.clip(curve.eta_hat(), curve.etas[0], curve.etas[-1])))
-            left = np.array([r for r in left if answers[r] is None], int)
-            if len(left) < _WORTH_A_MOVE or last:
+                    proposals.append(float(np.clip(curve.eta_hat(), curve.etas[0], curve.etas[-1])))
+            remaining = np.array([r for r in remaining if answers[r] is None], int)
+            if len(remaining) < CONFIG.min_worth_a_move or is_last:
                 break
-            with LiveLine(False, 1) as live:
-                there = self.loop.moved(found, float(np.median(wanted)), live)
-            if there is None:
+            moved_iterate = self._move(iterate, float(np.median(proposals)))
+            if moved_iterate is None:
                 break
-            found = there
+            iterate = moved_iterate
         return answers
 
-    def _answer(
-        self, found: Found, level: float, vector: np.ndarray, curve: Curve, data: Particles, tails: list[float]
-    ) -> "_Own":
+    def _move(self, iterate: Iterate, eta: float) -> Iterate | None:
+        """Return the iterate at another learning rate; None if the sampler does not reach it."""
+        problem = self.problem
+        silent = Progress().share
+        state = problem.sampler.move(problem.target, iterate.state, eta, silent)
+        try:
+            return self._inherit(problem.evaluate(problem.sampler.refine(problem.target, state, silent), eta))
+        except NotReachedError:
+            return None
+
+    def _read_off(
+        self, iterate: Iterate, level: float, vector: np.ndarray, curve: Curve, data: Particles
+    ) -> "_Marginal":
+        """Return the interval at the crossing of a combination's own curve."""
         eta = curve.eta_hat()
-        drawn = self.loop.target.constrained(shift(data, as_float(eta - found.sampled)))
-        weights = np.asarray(drawn.weights[0], np.float64)
-        values = vector @ np.asarray(drawn.theta[:, 0], np.float64)
-        bounds = np.quantile(values, tails, weights=weights, method="inverted_cdf")
-        error = curve.eta_se()
-        known = np.isfinite(error) or UNKNOWN_ERROR in found.concerns
-        concerns = [*found.concerns, *([] if known else [UNKNOWN_ERROR])]
-        message = "; ".join([f"the {level:g} sets cover at {level:g}", *concerns])
-        return _Own(bounds, eta, error, True, message, bool(concerns))
+        shifted = self.problem.target.constrained(reweight_particles(data, as_float(eta - iterate.sampled_eta)))
+        weights = np.asarray(shifted.weights[0], np.float64)
+        values = vector @ np.asarray(shifted.theta[:, 0], np.float64)
+        bounds = np.quantile(values, _tails(level), weights=weights, method="inverted_cdf")
+        # The standard error of the joint eta is not this interval's.
+        findings = [finding for finding in iterate.diagnostics if finding.code is not Code.ETA_SE_UNKNOWN]
+        status = Status.UNRELIABLE if worst(findings) is Severity.ERROR else Status.CONVERGED
+        return _Marginal(bounds, eta, curve.eta_se(), status, findings)
 
-    def _own(self, level: float, vector: np.ndarray, tails: list[float]) -> "_Own":
-        own = self._at(level, Linear(vector))
-        draws = _draws(self.problem.key, own.loop.target.constrained(own.found.particles))[0]
-        found = own.found
-        assert found.curve is not None
-        bounds = np.quantile(draws.astype(np.float64) @ vector, tails)
-        return _Own(bounds, found.eta, found.eta_se, found.converged, found.message, _amiss(found))
+    def _answer_alone(self, level: float, vector: np.ndarray) -> "_Marginal":
+        """Return the interval of one combination by a calibration of its own."""
+        own = self._solve_for(level, Linear(vector))
+        iterate = own.iterate
+        assert iterate.status is not None
+        draws, _ = _draw(self.inputs.key, own.problem.target.constrained(iterate.particles))
+        bounds = np.quantile(draws.astype(np.float64) @ vector, _tails(level))
+        return _Marginal(bounds, iterate.eta, iterate.eta_se, iterate.status, list(iterate.diagnostics))
 
-    @guarded()
+    @raise_cluster_errors()
     def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
-        """Draws of the posterior on the data at any learning rate."""
-        draws = _draws(self.problem.key, self.loop.target.constrained(self._particles_at(eta)))[0]
-        return draws if self.problem.view is None else self.problem.view.of(draws)
+        """Return draws of the posterior on the data at any learning rate."""
+        draws, _ = _draw(self.inputs.key, self.problem.target.constrained(self._particles_at(eta)))
+        mapping = self.inputs.reparametrization
+        return draws if mapping is None else mapping.apply(draws)
 
-    @guarded()
+    @raise_cluster_errors()
     def level_of(self, theta: Any, eta: float | None) -> float:
-        """The smallest level at which the set on the data holds a point."""
+        """Return the smallest level at which the set on the data contains a point."""
+        target = self.problem.target
         point = np.asarray(theta, float)
-        if point.shape != (self.loop.target.dim,) or not np.isfinite(point).all():
-            raise ValueError(f"theta must be {self.loop.target.dim} finite numbers; got {theta!r}.")
-        if self.problem.view is not None:
-            point = self.problem.view.inside(point)
-        eta = self.found.eta if eta is None else eta
+        if point.shape != (target.dim,) or not np.isfinite(point).all():
+            raise ValueError(f"theta must be {target.dim} finite numbers; got {theta!r}.")
+        if self.inputs.reparametrization is not None:
+            point = self.inputs.reparametrization.invert(point)
+        eta = self.iterate.eta if eta is None else eta
         particles = self._particles_at(eta)
-        data = self.loop.target.replicate(0)
-        return float(critical_levels(data, particles, as_float(eta), self.loop.region, as_float(point))[0])
+        levels = critical_levels(target.replicate(0), particles, as_float(eta), self.problem.region, as_float(point))
+        return float(levels[0])
 
     def _particles_at(self, eta: float) -> Particles:
-        """Particles on the data, moved by ASMC* if they are not at `eta`."""
+        """Return particles on the data, moved by SMC if they are at another learning rate."""
         positive("eta", eta)
-        found, key = self.found, jax.random.fold_in(self.problem.key, 6)
-        if eta == found.eta:
-            return found.particles
-        particles, settled = moved(key, self.loop.target.replicate(0), found.particles, found.eta, float(eta))
-        if not np.all(settled):
-            message = f"the particles had not settled at eta = {eta:.4g}: what is said of the posterior there is rough."
+        iterate, key = self.iterate, jax.random.fold_in(self.inputs.key, _POSTERIOR_STREAM)
+        if eta == iterate.eta:
+            return iterate.particles
+        data = self.problem.target.replicate(0)
+        particles, mixed = moved(key, data, iterate.particles, iterate.eta, float(eta))
+        if not np.all(mixed):
+            message = f"The particles have not mixed at eta = {eta:.4g}; draws of the posterior there are rough."
             warnings.warn(message, CalibrationWarning, stacklevel=5)
         return particles
 
-    @guarded()
+    @raise_cluster_errors()
     def validate(self, bootstrap: Any, seed: Any) -> Coverage:
-        """Coverage at eta on rows that had no part in choosing it."""
+        """Return the coverage at eta on replicates that had no part in choosing it."""
+        inputs, problem = self.inputs, self.problem
         if bootstrap is None:
-            bootstrap = self.problem.bootstrap
+            bootstrap = inputs.bootstrap
             if bootstrap is None:
                 raise ValueError(
-                    "validate needs to know how to draw fresh rows, and the counts of this calibration were given: "
-                    "pass bootstrap=, as to calibrate."
+                    "validate cannot draw fresh replicates, because the counts of this calibration were passed as an "
+                    "array. Pass bootstrap=, as to calibrate."
                 )
-        n = len(jax.tree.leaves(self.problem.observations)[0])
-        rows = check_counts(bootstrap, n, self.loop.target.n_replicates - 1)
-        n_replicates = rows.n_replicates if isinstance(rows, Bootstrap) else len(rows)
-        check_draws(self.loop.sampler.size(self.loop.target.dim), self.loop.target.dim, n_replicates)
-        key = jax.random.fold_in(self.problem.key, 5) if seed is None else as_key(seed)
-        row_key, begin_key, init_key = jax.random.split(key, 3)
-        problem, known = self.problem, self.loop.target
-        with like(known.mesh):
-            target = make_target(problem.model, problem.observations, drawn(rows, row_key, n), known.dim)
-        with LiveLine(False, 1) as live:
-            coverage, concerns = self.loop.elsewhere(self.found, target, begin_key, init_key, live)
-        if concerns:
-            warnings.warn(f"on the fresh rows {'; '.join(concerns)}.", CalibrationWarning, stacklevel=4)
+        n = len(jax.tree.leaves(inputs.observations)[0])
+        replicates = check_bootstrap(bootstrap, n, problem.target.n_replicates - 1)
+        n_replicates = replicates.n_replicates if isinstance(replicates, Bootstrap) else len(replicates)
+        check_n_particles(problem.sampler.size(problem.target.dim), problem.target.dim, n_replicates)
+        key = jax.random.fold_in(inputs.key, _VALIDATION_STREAM) if seed is None else as_key(seed)
+        counts_key, initial_key, init_key = jax.random.split(key, 3)
+        with use_mesh(problem.target.mesh):
+            counts = draw_counts(replicates, counts_key, n)
+            target = make_target(inputs.model, inputs.observations, counts, problem.target.dim)
+        coverage, findings = self._coverage_on(target, initial_key, init_key)
+        if worst(findings) >= Severity.WARNING:
+            serious = [finding.message for finding in findings if finding.severity >= Severity.WARNING]
+            warnings.warn(f"on the fresh replicates: {' '.join(serious)}", CalibrationWarning, stacklevel=4)
         return coverage
 
+    def _coverage_on(
+        self, target: Target, initial_key: PRNGKeyArray, init_key: PRNGKeyArray
+    ) -> tuple[Coverage, tuple[Diagnostic, ...]]:
+        """Return the coverage of the calibrated sets on other replicates, and what is to be known about it."""
+        problem, eta = self.problem, self.iterate.eta
+        sampler, initial = problem.sampler, problem.initial
+        assert initial is not None
+        target = target.recentre(problem.target.reference)
+        initial = sampler.draw_initial_again(initial_key, target, initial, eta, problem.draws)
+        fresh = replace(problem, target=target)
+        state = sampler.refine(target, sampler.init(init_key, target, initial, eta), Progress().share)
+        iterate = fresh.evaluate(state, eta)
+        # Averaged over snapshots, as the calibration's curve is.
+        curve = fresh.curve(iterate, sampler.snapshots(target, state))
+        levels = curve.critical_levels[len(curve.etas) // 2]
+        return Coverage(int((levels <= problem.level).sum()), len(levels)), iterate.diagnostics
 
-def _amiss(found: Found) -> bool:
-    return not found.converged or bool(found.concerns)
+
+def _tails(level: float) -> list[float]:
+    return [(1 - level) / 2, (1 + level) / 2]
 
 
-def _draws(key: PRNGKeyArray, particles: Particles) -> tuple[Float[np.ndarray, "M K"], Float[np.ndarray, " M"]]:
-    """Equally weighted draws, and their risk, by stratified resampling, a number for which the particles speak."""
+def _warn(subject: str, status: Status, diagnostics: Sequence[Diagnostic], stacklevel: int) -> None:
+    """Warn if a calibration did not converge, or of its diagnostics from severity WARNING."""
+    if status is not Status.CONVERGED:
+        warnings.warn(f"{subject}: {describe(status, diagnostics)}", NotConvergedWarning, stacklevel=stacklevel)
+    elif worst(diagnostics) >= Severity.WARNING:
+        serious = [finding.message for finding in diagnostics if finding.severity >= Severity.WARNING]
+        warnings.warn(f"{subject}: {' '.join(serious)}", CalibrationWarning, stacklevel=stacklevel)
+
+
+def _warn_of_marginals(names: list[str], marginals: list[_Marginal]) -> None:
+    """Warn of the first interval with a problem, and of the number of others."""
+    failed = [
+        (name, marginal)
+        for name, marginal in zip(names, marginals, strict=True)
+        if marginal.status is not Status.CONVERGED or worst(marginal.diagnostics) >= Severity.WARNING
+    ]
+    if not failed:
+        return
+    # The most serious first, so that the class of the warning is that of the worst interval.
+    name, first = min(failed, key=lambda pair: pair[1].status is Status.CONVERGED)
+    others = f" (and {len(failed) - 1} others)" if len(failed) > 1 else ""
+    _warn(f"calibration of {name}{others}", first.status, first.diagnostics, stacklevel=6)
+
+
+def _draw(key: PRNGKeyArray, particles: Particles) -> tuple[Float[np.ndarray, "M K"], Float[np.ndarray, " M"]]:
+    """Return equally weighted draws on the data and their risks, by stratified resampling of the particles."""
     on_device = (particles.theta, particles.risk, particles.log_weights, jax.random.key_data(key))
-    theta, risk, log_weights, words = jax.device_get(on_device)
+    theta, risk, log_weights, seed = jax.device_get(on_device)
     weights = np.exp(log_weights[0].astype(np.float64))
-    # A quarter as many as particles, so that weights hardly repeat them.
-    n = min(_REPORTED, max(len(weights) // 4, 100))
-    rng = np.random.default_rng(words)
+    n = min(CONFIG.max_draws, max(int(CONFIG.draws_share * len(weights)), CONFIG.min_draws))
+    rng = np.random.default_rng(seed)
     cdf = np.cumsum(weights)
     ancestors = np.searchsorted(cdf, (np.arange(n) + rng.uniform(size=n)) / n * cdf[-1], side="right")
     picked = rng.permutation(np.minimum(ancestors, len(weights) - 1))
-    # In double precision, in which their means are right however far from zero they are.
+    # In double precision, in which means are accurate however far from zero the draws are.
     return theta[:, 0].T[picked].astype(np.float64), risk[0, picked].astype(np.float64)

@@ -1,56 +1,89 @@
-"""What came out of a calibration."""
+"""The result of a calibration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from calibayes._core.curve import Coverage as Coverage
 from calibayes._core.curve import Curve
+from calibayes._core.status import Diagnostic, Severity, Status, worst
 from calibayes.model import GibbsModel
 from calibayes.regions import Region
+from calibayes.solve.iterate import Record as Record
 
-_LOST = "this result was copied or loaded, without its particles"
-_AGAIN = (
-    "calibrate again, as the end of its report says, and ask before you save. Its draws, curve, intervals at one eta "
-    "and report are there."
+if TYPE_CHECKING:
+    from calibayes.requery import Calibration
+
+_NO_PARTICLES = "this result was copied or loaded, without its particles"
+_RECALIBRATE = (
+    "Calibrate again, as the end of its report says, and ask before you save it. Its draws, curve, intervals at one eta "
+    "and report are available."
 )
 
 
-@dataclass(frozen=True)
-class Record:
-    """One iteration: where the search was and what it found there."""
-
-    iteration: int
-    eta: float
-    coverage: float
-    ess: float
-    """Median over rows of the effective number of particles (for chains, of draws)."""
-    ess_min: float
-    steps: int
-    acceptance: float
-    seconds: float
-    """Since the calibration began, compilation included."""
-    intervals: Float[np.ndarray, "K 2"] = field(repr=False)
-    """Marginal credible intervals on the data at this eta, at the level asked for; NaN for what was not sampled itself,
-    an estimator's intercept."""
+def describe(status: Status, diagnostics: Sequence[Diagnostic]) -> str:
+    """Return the status and the diagnostics as one line of sentences."""
+    return " ".join([status.value, *(diagnostic.message for diagnostic in diagnostics)])
 
 
 @dataclass(frozen=True, repr=False)
 class Intervals:
-    """Marginal intervals, each calibrated by itself. `numpy.asarray` of them is (K, 2)."""
+    """Marginal credible intervals, each calibrated at its own learning rate.
+
+    `numpy.asarray(intervals)` has shape (K, 2).
+
+    Attributes
+    ----------
+    names : list of str
+        Names of the parameters.
+    level : float
+        Level of the intervals.
+    bounds : ndarray of shape (K, 2)
+        Lower and upper bounds.
+    eta : ndarray of shape (K,)
+        Learning rate at which each interval is calibrated.
+    eta_se : ndarray of shape (K,)
+        Standard errors of these learning rates.
+    status : list of Status
+        How the search for each learning rate ended.
+    diagnostics : list of list of Diagnostic
+        Findings about each of them.
+
+    Examples
+    --------
+    >>> intervals = result.intervals()
+    >>> np.asarray(intervals).shape
+    (2, 2)
+    """
 
     names: list[str]
     level: float
     bounds: Float[np.ndarray, "K 2"]
     eta: Float[np.ndarray, " K"]
     eta_se: Float[np.ndarray, " K"]
-    converged: Bool[np.ndarray, " K"]
-    messages: list[str]
-    """What was found for each, in words."""
+    status: list[Status]
+    diagnostics: list[list[Diagnostic]]
+
+    @property
+    def converged(self) -> Bool[np.ndarray, " K"]:
+        """Whether each interval can be relied on."""
+        return np.array([status is Status.CONVERGED for status in self.status], bool)
+
+    @property
+    def messages(self) -> list[str]:
+        """Status and diagnostics of each interval as text."""
+        return [describe(*pair) for pair in zip(self.status, self.diagnostics, strict=True)]
+
+    def to_frame(self) -> Any:
+        """Return a pandas data frame with one row per parameter: low, high, eta, eta_se, converged."""
+        import pandas as pd
+
+        columns = {"low": self.bounds[:, 0], "high": self.bounds[:, 1], "eta": self.eta, "eta_se": self.eta_se}
+        return pd.DataFrame(columns | {"converged": self.converged}, index=pd.Index(self.names, name="parameter"))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.bounds, dtype=dtype)
@@ -60,96 +93,226 @@ class Intervals:
         table = [["", f"{percent} low", f"{percent} high", "eta", "se"]]
         for name, bounds, eta, error in zip(self.names, self.bounds, self.eta, self.eta_se, strict=True):
             table.append([name, *(f"{v:.4g}" for v in (*bounds, eta)), f"{error:.2g}"])
-        lost = [f"NOT CONVERGED: {self.names[k]}: {self.messages[k]}" for k in np.flatnonzero(~self.converged)]
-        return "\n".join([*_aligned(table), *lost])
+        failed = [f"NOT CONVERGED: {self.names[k]}: {self.messages[k]}" for k in np.flatnonzero(~self.converged)]
+        return "\n".join([*_align(table), *failed])
 
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """A calibrated posterior, and how sure we are of its learning rate."""
+    """A calibrated posterior and its learning rate.
+
+    Attributes
+    ----------
+    eta : float
+        Learning rate at which the credible sets cover at `level`.
+    eta_se : float
+        Simulation standard error of eta from the finite numbers of replicates and particles; not the variation of eta
+        over data sets.
+    coverage : Coverage
+        Share of bootstrap replicates whose set contains the estimate at eta. Eta is chosen on these replicates, so that
+        this is as near to `level` as their number allows; its interval shows how far off the probability may be.
+    status : Status
+        How the calibration ended.
+    diagnostics : list of Diagnostic
+        What a user should know about the run; empty if there is nothing.
+    trace : list of Record
+        Learning rates that the search visited.
+    draws : ndarray of shape (M, K)
+        Equally weighted draws of the calibrated posterior on the data.
+    risk : ndarray of shape (M,)
+        Risk of each draw, relative to a common reference: at another learning rate nearby a draw has the weight
+        `exp(-(other - eta) * risk)`.
+    curve : Curve
+        Coverage against the learning rate around eta.
+    estimate : ndarray of shape (K,)
+        The point estimate that the sets should cover.
+    level : float
+        Requested level.
+    names : list of str
+        Names of the parameters.
+    repaired_replicates : ndarray of int
+        Replicates, counted from 0, whose importance weights degenerated and which were resampled by SMC.
+    region : Region
+        Credible set that was calibrated.
+    settings : dict
+        Arguments of the call.
+    versions : dict
+        Versions of the software that computed the result.
+    model, data, counts
+        The model, the data as the user passed them, and the bootstrap counts where they were stored. Not saved to files.
+
+    Examples
+    --------
+    >>> result.converged
+    True
+    >>> result.draws.shape[1]
+    2
+    """
 
     eta: float
     eta_se: float
-    """Simulation error of eta from finitely many bootstrap rows, each with its own particles' error; not the
-    variation of eta over datasets."""
     coverage: Coverage
-    """Share of bootstrap rows whose set at `level` covers the estimate at eta. Eta is chosen on these rows, so once
-    refined this is as near to `level` as their number allows; the interval says how far off the probability may be."""
-    converged: bool
-    message: str
-    """How the search ended, and the concerns, in one line."""
-    concerns: list[str]
-    """What a user should worry about, one thing each; empty is good."""
+    status: Status
+    diagnostics: list[Diagnostic]
     trace: list[Record]
     draws: Float[np.ndarray, "M K"]
-    """Equally weighted draws of the calibrated posterior on the data."""
     risk: Float[np.ndarray, " M"]
-    """Of each draw, relative to a reference that is the same for all: at another learning rate nearby a draw weighs
-    `exp(-(other - eta) * risk)`."""
     curve: Curve
     estimate: Float[np.ndarray, " K"]
-    """The point the sets were asked to cover."""
     level: float
     names: list[str]
     repaired_replicates: Int[np.ndarray, " R"]
-    """Bootstrap rows, counted from 0, whose weights had failed and which were sampled instead."""
     region: Region = field(repr=False)
     settings: dict[str, Any] = field(repr=False)
     versions: dict[str, str] = field(repr=False)
-    """Of what computed it, also where a file is read by another."""
     model: GibbsModel | None = field(repr=False, default=None)
     data: Any = field(repr=False, default=None)
     counts: Float[np.ndarray, "B N"] | None = field(repr=False, default=None)
-    """These are not kept in a file."""
-    calibration: Any = field(repr=False, compare=False, default=None)
-    """What answers when the result is asked again; not kept when it is pickled."""
+    calibration: "Calibration | None" = field(repr=False, compare=False, default=None)
+    """The particles, which answer further questions; dropped when the result is pickled or saved."""
     own: "Intervals | None" = field(repr=False, compare=False, default=None)
-    """What `intervals()` had answered when it was saved or pickled."""
+    """The answer of `intervals()` when the result was saved or pickled."""
+
+    @property
+    def converged(self) -> bool:
+        """Whether the learning rate can be relied on."""
+        return self.status is Status.CONVERGED
+
+    @property
+    def message(self) -> str:
+        """Status and diagnostics as text."""
+        return describe(self.status, self.diagnostics)
+
+    @property
+    def severity(self) -> Severity:
+        """Largest severity of the diagnostics."""
+        return worst(self.diagnostics)
 
     def at(self, level: float | None = None, region: str | Region | None = None) -> "Result":
-        """The calibration for another level or another region, from the particles that are there.
+        """Calibrate for another level or another region, from the same particles.
 
-        The audit of `sampler="auto"` is not repeated: what it found of the particles was found for this region.
+        The audit of `sampler="auto"` is not repeated: it was made for the original region.
+
+        Parameters
+        ----------
+        level : float or None
+            Level. Default: the level of this result.
+        region : str, Region or None
+            Credible set. Default: the region of this result.
+
+        Returns
+        -------
+        Result
+
+        Examples
+        --------
+        >>> result.at(level=0.9).level
+        0.9
         """
-        return self._calibration().at(level, region)
+        return self._require_calibration().at(level, region)
 
     def intervals(self, level: float | None = None, of: Any = None) -> "Intervals":
-        """Each parameter's interval, from the posterior at a learning rate of its own.
+        """Return the interval of each parameter, calibrated at its own learning rate.
 
         One joint eta does not calibrate every marginal interval: `marginal_intervals` are the joint posterior's.
-        `of` holds rows of numbers, one per parameter: intervals of those linear combinations, such as predictions.
+
+        Parameters
+        ----------
+        level : float or None
+            Level. Default: the level of this result.
+        of : array_like of shape (R, K) or None
+            Coefficients of linear combinations of the parameters, such as predictions. Default: each parameter.
+
+        Returns
+        -------
+        Intervals
+
+        Examples
+        --------
+        >>> np.asarray(result.intervals(of=[[1.0, 2.0]])).shape
+        (1, 2)
         """
         kept = self.kept
         if of is None and kept is not None and level in (None, kept.level):
             return kept
         if self.calibration is None:
             has = "none were kept" if kept is None else f"only the parameters' at level {kept.level:g} were kept"
-            raise RuntimeError(f"{_LOST}, and of its intervals {has}: {_AGAIN}")
+            raise RuntimeError(f"{_NO_PARTICLES}, and of its intervals {has}. {_RECALIBRATE}")
         return self.calibration.intervals(level, of)
 
     @property
     def kept(self) -> "Intervals | None":
-        """What `intervals()` has answered at the result's own level, if it has been asked."""
-        return self.own if self.calibration is None else self.calibration.asked.get(self.level)
+        """The answer of `intervals()` at the result's own level, if it has been computed."""
+        return self.own if self.calibration is None else self.calibration.computed_intervals.get(self.level)
 
     def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
-        """Equally weighted draws of the posterior on the data at any learning rate, to compare with."""
-        return self._calibration().posterior(eta)
+        """Return equally weighted draws of the posterior on the data at any learning rate, for comparison.
+
+        Parameters
+        ----------
+        eta : float
+            Learning rate.
+
+        Returns
+        -------
+        ndarray of shape (M, K)
+
+        Examples
+        --------
+        >>> result.posterior(1.0).shape[1]
+        2
+        """
+        return self._require_calibration().posterior(eta)
 
     def level_of(self, theta: Any, eta: float | None = None) -> float:
-        """The smallest level at which the set on the data holds `theta`, at the calibrated learning rate or another.
+        """Return the smallest level at which the credible set on the data contains `theta`.
 
-        The set at `level` holds it if that is at most `level`.
+        The set at `level` contains it if this is at most `level`.
+
+        Parameters
+        ----------
+        theta : array_like of shape (K,)
+            Parameters.
+        eta : float or None
+            Learning rate. Default: the calibrated one.
+
+        Returns
+        -------
+        float
+
+        Examples
+        --------
+        >>> 0 <= result.level_of(result.estimate) <= 1
+        True
         """
-        return self._calibration().level_of(theta, eta)
+        return self._require_calibration().level_of(theta, eta)
 
     def validate(self, bootstrap: Any = None, seed: Any = None) -> Coverage:
-        """Coverage of the sets at eta on fresh bootstrap rows; on its own rows it is `level` by construction."""
-        return self._calibration().validate(bootstrap, seed)
+        """Return the coverage of the sets at eta on fresh bootstrap replicates.
 
-    def _calibration(self) -> Any:
+        On the replicates that eta was calibrated on, coverage equals `level` by construction.
+
+        Parameters
+        ----------
+        bootstrap : optional
+            As for `calibrate`. Default: as many fresh replicates of the same bootstrap.
+        seed : int, key or None
+            Seed. Default: derived from the seed of the calibration.
+
+        Returns
+        -------
+        Coverage
+
+        Examples
+        --------
+        >>> 0.8 < result.validate() <= 1
+        True
+        """
+        return self._require_calibration().validate(bootstrap, seed)
+
+    def _require_calibration(self) -> "Calibration":
         if self.calibration is None:
-            raise RuntimeError(f"{_LOST}: {_AGAIN}")
+            raise RuntimeError(f"{_NO_PARTICLES}. {_RECALIBRATE}")
         return self.calibration
 
     def __getstate__(self) -> dict[str, Any]:
@@ -158,7 +321,7 @@ class Result:
     def __repr__(self) -> str:
         state = f"\n  NOT CONVERGED: {self.message}"
         if self.converged:
-            state = "".join(f"\n  note: {concern}" for concern in self.concerns)
+            state = "".join(f"\n  {finding.severity.name.lower()}: {finding.message}" for finding in self.diagnostics)
         return (
             f"Result(eta = {self.eta:.4g} +- {self.eta_se:.2g}, coverage = {self.coverage!r} "
             f"of {self.level:g} {self.region.name} sets, {len(self.trace)} iterations){state}"
@@ -166,18 +329,33 @@ class Result:
 
     @property
     def means(self) -> Float[np.ndarray, " K"]:
-        """Of the calibrated posterior: from all its particles where that is the estimate, else from the draws."""
+        """Posterior means: from all particles where that is the estimate, else from the draws."""
         if str(self.settings.get("estimate")).strip("'") == "mean":
             return np.asarray(self.estimate, np.float64)
         return self.draws.mean(0)
 
     def marginal_intervals(self) -> Float[np.ndarray, "K 2"]:
-        """Equal-tailed marginal intervals of the calibrated posterior, all at the one eta."""
+        """Return the equal-tailed marginal intervals of the calibrated posterior, all at the one joint eta.
+
+        Returns
+        -------
+        ndarray of shape (K, 2)
+        """
         tail = (1 - self.level) / 2
         return np.quantile(self.draws, [tail, 1 - tail], axis=0).T
 
     def summary(self) -> str:
-        """A table of the calibration and of the calibrated posterior, as text."""
+        """Return a table of the calibration and of the calibrated posterior, as text.
+
+        Returns
+        -------
+        str
+
+        Examples
+        --------
+        >>> print(result.summary().splitlines()[0].split()[0])
+        learning
+        """
         percent = _percent(self.level)
         table = [["", "mean", "sd", f"{percent} low", f"{percent} high"]]
         intervals = self.marginal_intervals()
@@ -186,29 +364,56 @@ class Result:
         head = [
             f"learning rate   {self.eta:.4g} (standard error {self.eta_se:.2g})",
             f"coverage        {self.coverage!r} for {percent} {self.region.name} sets",
-            f"status          {'converged' if self.converged else 'NOT CONVERGED'}: {self.message}",
+            f"status          {'converged' if self.converged else 'NOT CONVERGED'}. {self.status.value}",
+            *(f"{finding.severity.name.lower():<15} {finding.message}" for finding in self.diagnostics),
             "",
         ]
         note = "All intervals are at this one learning rate; result.intervals() calibrates each by itself."
-        return "\n".join([*head, *_aligned(table), "", note])
+        return "\n".join([*head, *_align(table), "", note])
 
     def to_datatree(self) -> Any:
-        """An ArviZ DataTree: the calibrated posterior, the risk of its draws, the rows' critical levels, the trace.
+        """Convert to an ArviZ DataTree: posterior, risk of the draws, critical levels of the replicates, trace.
 
-        The learning rate and all else that is one number or a word is in the attributes of the posterior.
+        The learning rate and all other scalars are attributes of the posterior group.
+
+        Returns
+        -------
+        xarray.DataTree
         """
         from calibayes.io import to_datatree
 
         return to_datatree(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write it as NetCDF (`.nc`), to be read by `calibayes.load` or by ArviZ."""
+        """Write the result as NetCDF (`.nc`), for `calibayes.load` or ArviZ.
+
+        Parameters
+        ----------
+        path : str or Path
+            File to write.
+
+        Returns
+        -------
+        Path
+        """
         from calibayes.io import save
 
         return save(self, path)
 
     def report(self, path: str | Path, title: str | None = None) -> Path:
-        """Write one page, complete in itself, for a co-author or a referee, and say where it is."""
+        """Write a self-contained HTML page for a co-author or a referee.
+
+        Parameters
+        ----------
+        path : str or Path
+            File to write.
+        title : str or None
+            Title of the page.
+
+        Returns
+        -------
+        Path
+        """
         from calibayes.report import write
 
         return write(self, path, title=title)
@@ -218,7 +423,8 @@ def _percent(level: float) -> str:
     return f"{level:.0%}" if round(level * 100) == level * 100 else f"{level:.1%}"
 
 
-def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
+def _align(table: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, the first column flush left and the others flush right."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
         "  ".join(

@@ -48,13 +48,13 @@ def few_will_do(monkeypatch):
     return ladders
 
 
-@pytest.mark.parametrize("devices", [{}, {"observations": 4}, {"rows": 2, "observations": 2}])
+@pytest.mark.parametrize("devices", [{}, {"observations": 4}, {"replicates": 2, "observations": 2}])
 def test_some_observations_one_of_each_stretch(key, devices):
     """To the last of them; the same on any devices."""
     x, y = regression()
     with cb.mesh(**devices):
         target = target_of(np.column_stack([x[:, 0], np.arange(N)]), y)
-    few = target.some(key, FEW)
+    few = target.subsample(key, FEW)
     numbers = np.asarray(few.data[0][..., 1]).reshape(-1)
     assert int(few.counts.n) == len(numbers) == FEW
     edges = np.arange(FEW + 1) * N // FEW
@@ -62,17 +62,17 @@ def test_some_observations_one_of_each_stretch(key, devices):
     assert (numbers < edges[1:]).all()
     with cb.mesh():
         alone = target_of(np.column_stack([x[:, 0], np.arange(N)]), y)
-    np.testing.assert_array_equal(alone.some(key, FEW).data[0], few.data[0])
-    assert (np.asarray(alone.some(jax.random.key(9), FEW).data[0]) != np.asarray(few.data[0])).any()
+    np.testing.assert_array_equal(alone.subsample(key, FEW).data[0], few.data[0])
+    assert (np.asarray(alone.subsample(jax.random.key(9), FEW).data[0]) != np.asarray(few.data[0])).any()
     theta = jnp.asarray(np.random.default_rng(1).normal(size=(2, 1, 5)), float)
-    np.testing.assert_allclose(alone.some(key, FEW).risk(theta), few.risk(theta), rtol=1e-6)
+    np.testing.assert_allclose(alone.subsample(key, FEW).risk(theta), few.risk(theta), rtol=1e-6)
 
 
 def test_all_observations_are_some(key):
     """None twice, and none of those that only fill up the last block."""
     x, y = regression()
     target = make_target(MODEL, (x[:4000], y[:4000]), np.ones((1, 4000)), 2)
-    few = target.some(key, 4000)
+    few = target.subsample(key, 4000)
     theta = jnp.asarray(np.random.default_rng(1).normal(size=(2, 1, 5)), float)
     np.testing.assert_allclose(few.risk(theta), target.replicate(0).risk(theta), rtol=1e-5)
 
@@ -139,7 +139,7 @@ def test_a_population_that_found_another_mode_stays_there(key):
     y = rng.normal(2.0, 1.0, size=N)
     loss = lambda t, d: 0.5 * jnp.square(jnp.abs(t[0]) - d)
     target = make_target(cb.GibbsModel(loss, cb.priors.Normal(scale=10.0), dim=1), y, np.ones((1, N)), 1)
-    few, populations = target.some(key, FEW), target.select(jnp.zeros(N_POPULATIONS, int))
+    few, populations = target.subsample(key, FEW), target.select(jnp.zeros(N_POPULATIONS, int))
     theta = np.asarray(few.data).mean() + rng.normal(0, FEW**-0.5, (1, N_POPULATIONS, M))
     theta[:, :2] *= -1
     particles = evaluate(few.select(jnp.zeros(N_POPULATIONS, int)), jnp.asarray(theta, float))
@@ -174,7 +174,7 @@ def test_draws_on_few_are_carried_to_all(key):
     """
     x, y = regression()
     target = target_of(x, y)
-    few, populations, eta = target.some(key, 64), target.select(jnp.zeros(N_POPULATIONS, int)), 1.0
+    few, populations, eta = target.subsample(key, 64), target.select(jnp.zeros(N_POPULATIONS, int)), 1.0
     data = np.asarray(few.data[0], float).reshape(-1, 2), np.asarray(few.data[1], float).reshape(-1)
     exact = np.linalg.inv(data[0].T @ data[0])
     # What is taken off y, the reference, stays off.

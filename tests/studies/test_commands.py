@@ -7,7 +7,7 @@ from studies.store import Line, Store
 from typer.testing import CliRunner
 
 import calibayes as cb
-import made
+import example_results
 from calibayes.cli import app
 from studies import misspecified, open_question, paper
 
@@ -77,7 +77,7 @@ def asked(monkeypatch):
     def method(name):
         def call(model, data, **options):
             calls.append((name, model, len(data[1]), options))
-            return made.result(calibration=calibration(lambda eta: 0.9 * eta), region=options["region"])
+            return example_results.make_result(calibration=calibration(lambda eta: 0.9 * eta), region=options["region"])
 
         return call
 
@@ -132,7 +132,7 @@ def test_variants_of_the_open_question(asked, problem):
 
 
 def test_without_a_set_the_truth_is_never_covered(monkeypatch):
-    none = made.result(calibration=calibration(lambda _: float("nan")))
+    none = example_results.make_result(calibration=calibration(lambda _: float("nan")))
     monkeypatch.setattr(cb, "calibrate", lambda *_, **__: none)
     case = next(case for case in open_question.cases(1, 0) if case.problem == "N 1,600, minimiser to be covered")
     (line,) = open_question.work(case)

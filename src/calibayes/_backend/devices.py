@@ -1,15 +1,18 @@
-"""More than one device, in one process or in many: who takes which observations and which rows.
+"""Computation on several devices, in one process or in several.
 
-Whatever goes over the observations (the risk, influences, totals of counts) is shared out by `jax.shard_map` over a
-mesh of two axes: each device takes some of the observations on some of the rows, and one sum over observations tells
-all of them the result. Counts follow from a row's key and an observation's number, so nothing else need be exchanged.
-Everything else, which does not grow with the number of observations, is done by every device alike: particles are the
-same everywhere, and whoever asks for them need not know how many devices there are.
+Only the sums over observations (the risk, influences, totals of counts) are distributed, by `jax.shard_map` over a
+mesh of two axes: each device holds a part of the observations and computes the sums of a part of the replicates, and a
+sum over devices gives every device the result. Counts are a function of the key of a replicate and the index of an
+observation, so they are drawn where they are needed and never exchanged.
+
+Everything else does not grow with the number of observations and is computed by all devices alike. Particles are the
+same on every device, so code outside this module and `calibayes._core` does not depend on the number of devices.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,103 +21,192 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-ROWS, OBSERVATIONS = "rows", "observations"
-SOME = P(OBSERVATIONS)
-"""Blocks of observations, shared out."""
-ALL = P()
-_WORTH = 2**23
-"""Observations times rows from which several devices of one process are worth the while."""
-_FEWEST_BLOCKS = 32
-"""Blocks a device, below which rows are shared out instead."""
+REPLICATES, OBSERVATIONS = "replicates", "observations"
+"""Names of the axes of the mesh."""
+SHARDED = P(OBSERVATIONS)
+"""Partition of an array whose leading axis, blocks of observations, is divided between devices."""
+UNSHARDED = P()
+"""Partition of an array that every device holds completely."""
 
-_asked: ContextVar[tuple[int, int] | None] = ContextVar("mesh", default=None)
+
+@dataclass(frozen=True)
+class DevicesConfig:
+    """Tuning constants of the default mesh."""
+
+    min_counts: int = 2**23
+    """Number of observations times replicates from which a single process uses all of its devices. Below, the
+    communication takes longer than it saves. Order-of-magnitude choice; it affects the running time only."""
+    min_blocks_per_device: int = 32
+    """Number of blocks of observations per device below which replicates are divided between devices instead.
+    Order-of-magnitude choice; it affects the running time only."""
+
+
+CONFIG = DevicesConfig()
+
+_requested_shape: ContextVar[tuple[int, int] | None] = ContextVar("mesh", default=None)
 
 
 @contextmanager
-def mesh(*, rows: int = 1, observations: int = 1) -> Iterator[None]:
-    """Calibrations inside use `rows * observations` devices, laid out so.
+def mesh(*, replicates: int = 1, observations: int = 1) -> Iterator[None]:
+    """Choose how calibrations are distributed over devices.
 
-    Unless told, they use all devices that there are where it is worth it: observations are shared out as long as there
-    are enough for each, then rows. Particles are kept by each. `mesh()` is one device.
+    Calibrations inside the `with` block use `replicates * observations` devices. Outside of it they use all devices if
+    the data are large: observations are divided first, then replicates. Each device holds all particles. `mesh()`
+    selects one device.
+
+    Parameters
+    ----------
+    replicates : int
+        Number of parts into which the bootstrap replicates are divided. Default: 1.
+    observations : int
+        Number of parts into which the observations are divided. Default: 1.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer devices, or if there are several processes and the mesh does not use all of their devices.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> with cb.mesh(replicates=1, observations=1):
+    ...     pass  # cb.calibrate(...) on one device
     """
-    for name, number in (("rows", rows), ("observations", observations)):
+    for name, number in (("replicates", replicates), ("observations", observations)):
         if not isinstance(number, int) or number < 1:
             raise ValueError(f"{name} must be a number of devices, at least 1; got {number!r}.")
-    wanted, there = rows * observations, len(jax.devices())
-    if wanted > there:
-        raise ValueError(f"a mesh of {rows} x {observations} needs {wanted} devices; there are {there}.")
-    if jax.process_count() > 1 and wanted != there:
-        raise ValueError(f"a mesh over {jax.process_count()} processes must take all of their {there} devices.")
-    token = _asked.set((rows, observations))
+    needed, available = replicates * observations, len(jax.devices())
+    if needed > available:
+        raise ValueError(f"a mesh of {replicates} x {observations} needs {needed} devices; {available} are available.")
+    if jax.process_count() > 1 and needed != available:
+        raise ValueError(f"a mesh over {jax.process_count()} processes must use all of their {available} devices.")
+    token = _requested_shape.set((replicates, observations))
     try:
         yield
     finally:
-        _asked.reset(token)
+        _requested_shape.reset(token)
 
 
 @contextmanager
-def like(mesh: Mesh | None) -> Iterator[None]:
-    """Targets made inside lie on the same devices."""
+def use_mesh(mesh: Mesh | None) -> Iterator[None]:
+    """Put targets that are made inside the `with` block on the devices of a mesh; None is a single device."""
     shape = (1, 1) if mesh is None else mesh.devices.shape
-    token = _asked.set((shape[0], shape[1]))
+    token = _requested_shape.set((shape[0], shape[1]))
     try:
         yield
     finally:
-        _asked.reset(token)
+        _requested_shape.reset(token)
 
 
-def mesh_for(n_blocks: int, n: int, n_replicates: int) -> Mesh | None:
-    """The devices for so many blocks of N observations, on so many rows; None for just one."""
-    shape = _asked.get()
+def choose_mesh(n_blocks: int, n: int, n_replicates: int) -> Mesh | None:
+    """Choose the devices of a target.
+
+    Parameters
+    ----------
+    n_blocks : int
+        Number of blocks of observations.
+    n : int
+        Number of observations.
+    n_replicates : int
+        Number of bootstrap replicates.
+
+    Returns
+    -------
+    Mesh or None
+        Mesh with the axes `REPLICATES` and `OBSERVATIONS`; None for a single device.
+
+    Raises
+    ------
+    RuntimeError
+        If the devices are of different kinds, whose results would differ.
+    """
+    shape = _requested_shape.get()
     if shape is None:
-        there = len(jax.devices())
-        if jax.process_count() == 1 and n * n_replicates < _WORTH:
-            there = 1
-        parts = [d for d in range(1, there + 1) if there % d == 0 and (d == 1 or n_blocks >= d * _FEWEST_BLOCKS)]
-        shape = there // parts[-1], parts[-1]
+        n_devices = len(jax.devices())
+        if jax.process_count() == 1 and n * n_replicates < CONFIG.min_counts:
+            n_devices = 1
+        divisors = [d for d in range(1, n_devices + 1) if n_devices % d == 0]
+        parts = max(d for d in divisors if d == 1 or n_blocks >= d * CONFIG.min_blocks_per_device)
+        shape = n_devices // parts, parts
     if shape == (1, 1):
         return None
     devices = np.asarray(jax.devices()[: shape[0] * shape[1]]).reshape(shape)
     kinds = {device.device_kind for device in devices.flat}
     if len(kinds) > 1:
-        raise RuntimeError(f"devices must all be of one kind, to come to the same result; got {', '.join(kinds)}.")
-    return Mesh(devices, (ROWS, OBSERVATIONS))
+        raise RuntimeError(f"all devices of a mesh must be of one kind, so that results agree; got {', '.join(kinds)}.")
+    return Mesh(devices, (REPLICATES, OBSERVATIONS))
 
 
-def shares(mesh: Mesh | None, n_blocks: int) -> int:
-    """Blocks, with as many empty ones as let each device have as many as the others."""
+def padded_blocks(mesh: Mesh | None, n_blocks: int) -> int:
+    """Return the number of blocks, rounded up so that all devices hold equally many."""
     return n_blocks if mesh is None else n_blocks + -n_blocks % mesh.shape[OBSERVATIONS]
 
 
-def placed(mesh: Mesh | None, shape: tuple[int, ...], part: Callable[[slice], np.ndarray]) -> Any:
-    """Blocks of observations, each made where it is kept; for one device on the host, to be handed over with others."""
-    if mesh is None:
-        return part(slice(0, shape[0]))
-    whole = lambda index: slice(*index[0].indices(shape[0])[:2])
-    return jax.make_array_from_callback(shape, NamedSharding(mesh, SOME), lambda index: part(whole(index)))
+def place_blocks(mesh: Mesh | None, shape: tuple[int, ...], make_part: Callable[[slice], np.ndarray]) -> Any:
+    """Make an array of blocks of observations, each part on the device that holds it.
 
+    Parameters
+    ----------
+    mesh : Mesh or None
+        Devices of the target.
+    shape : tuple of int
+        Shape of the complete array, with the blocks along the first axis.
+    make_part : callable
+        Function of a slice of blocks that returns these blocks.
 
-def summed(mesh: Mesh | None, fn: Callable[..., Any], specs: Any, *args: Any, rows: int | None = None) -> Any:
-    """`fn` of each device's share of the arguments, and the sum of that over observations.
-
-    If it is for rows, so many in all, `fn` has a first argument, those that are this device's: what it finds for them
-    comes first axis first. Where there are not enough to go round, the last come again.
+    Returns
+    -------
+    Array or ndarray
+        Sharded array; for a single device, a NumPy array, so that several of them can be transferred at once.
     """
     if mesh is None:
-        return fn(*args) if rows is None else fn(slice(None), *args)
+        return make_part(slice(0, shape[0]))
+    blocks = lambda index: slice(*index[0].indices(shape[0])[:2])
+    return jax.make_array_from_callback(shape, NamedSharding(mesh, SHARDED), lambda index: make_part(blocks(index)))
 
-    def part(*args: Any) -> Any:
-        if rows is None:
+
+def sum_over_devices(
+    mesh: Mesh | None, fn: Callable[..., Any], specs: Any, *args: Any, n_replicates: int | None = None
+) -> Any:
+    """Apply a function to the observations of each device, and sum the results over the parts of the observations.
+
+    Parameters
+    ----------
+    mesh : Mesh or None
+        Devices of the target.
+    fn : callable
+        Function of the arguments as one device holds them. If `n_replicates` is given, it has an additional first
+        argument, the indices of the replicates that this device computes, and returns these along the first axis.
+    specs : tuple of PartitionSpec
+        How each argument is divided between devices.
+    *args
+        Arguments of `fn`.
+    n_replicates : int or None
+        Number of replicates that are divided between devices. Default: None, in which case every device computes all
+        of them.
+
+    Returns
+    -------
+    pytree of Array
+        The sums, on every device.
+    """
+    if mesh is None:
+        return fn(*args) if n_replicates is None else fn(slice(None), *args)
+
+    def on_device(*args: Any) -> Any:
+        if n_replicates is None:
             return jax.lax.psum(fn(*args), OBSERVATIONS)
-        each = -(-rows // mesh.shape[ROWS])
-        own = jnp.minimum(jax.lax.axis_index(ROWS) * each + jnp.arange(each), rows - 1)
-        return jax.lax.all_gather(jax.lax.psum(fn(own, *args), OBSERVATIONS), ROWS, tiled=True)[:rows]
+        size = -(-n_replicates // mesh.shape[REPLICATES])
+        # If the replicates cannot be divided evenly, the last one is computed several times and dropped below.
+        indices = jnp.minimum(jax.lax.axis_index(REPLICATES) * size + jnp.arange(size), n_replicates - 1)
+        sums = jax.lax.psum(fn(indices, *args), OBSERVATIONS)
+        return jax.lax.all_gather(sums, REPLICATES, tiled=True)[:n_replicates]
 
-    return jax.shard_map(part, mesh=mesh, in_specs=specs, out_specs=ALL, check_vma=False)(*args)
+    return jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=UNSHARDED, check_vma=False)(*args)
 
 
-def each(mesh: Mesh | None, fn: Callable[..., Any], *args: Any) -> Any:
-    """`fn` of blocks of observations, whose own blocks stay where they are."""
+def map_over_devices(mesh: Mesh | None, fn: Callable[..., Any], *args: Any) -> Any:
+    """Apply a function to the blocks of observations of each device; the results stay on that device."""
     if mesh is None:
         return fn(*args)
-    return jax.shard_map(fn, mesh=mesh, in_specs=SOME, out_specs=SOME, check_vma=False)(*args)
+    return jax.shard_map(fn, mesh=mesh, in_specs=SHARDED, out_specs=SHARDED, check_vma=False)(*args)

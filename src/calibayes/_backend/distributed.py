@@ -1,64 +1,93 @@
-"""Many processes, on one machine or on many, as one computation: JAX's own distributed runtime.
+"""Several processes, on one machine or on many, as one computation.
 
-Every process runs the same program on the same arguments and comes to the same result; process 0 alone writes. A
-process that dies leaves the others waiting for it in the middle of a sum, where nothing can interrupt them. So each
-has a guard that looks after the others, and ends its own process with a word if one is gone. JAX would end it too, but
-minutes later and in words of its own.
+Every process runs the same program on the same arguments and obtains the same result; only process 0 writes files.
+Communication and health checks are those of JAX's distributed runtime: each process sends heartbeats to a
+coordination service in process 0, and when the heartbeats of a process stop, JAX terminates the others.
 """
 
 import atexit
 import os
 import sys
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
-from typing import Any
 
 import jax
 import numpy as np
 
-PATIENCE = 30.0
-"""Seconds without a sign of life after which a process is taken for dead; twenty times as long before its first."""
-_FIRST = 20
-_LAUNCHED = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
-_SIGNS = "calibayes/alive"
-_LEFT, _FAILED = "left", "failed"
-_EVERY = 1.0
-_EXIT_STATUS = 70
-_GO_ON = "Start all processes again by the same command; with a checkpoint the run goes on from where it was."
+
+@dataclass(frozen=True)
+class DistributedConfig:
+    """Settings of JAX's distributed runtime."""
+
+    heartbeat_timeout_seconds: int = 30
+    """Time without heartbeats after which a process counts as lost, in seconds. JAX's default is 100. Heartbeats come
+    from a thread of their own, also while a process computes, so 30 s without any are not a slow computation.
+    Order-of-magnitude choice."""
+
+
+CONFIG = DistributedConfig()
+
+_TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
+"""Environment variables in which Slurm and Open MPI pass the number of processes."""
 
 
 class ClusterError(RuntimeError):
-    """Processes of a run that do not work together: one was given other arguments, or is gone."""
+    """The processes of a run do not agree on their arguments, or one of them was lost.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> issubclass(cb.ClusterError, RuntimeError)
+    True
+    """
 
 
 def join() -> None:
-    """Where Slurm or Open MPI started several processes, make them one computation; before anything is computed."""
-    if max(int(os.environ.get(name, 1)) for name in _LAUNCHED) > 1 and not jax.distributed.is_initialized():
-        jax.distributed.initialize()
-        # What JAX's network layer has to say must not come between what is printed.
+    """Start JAX's distributed runtime if Slurm or Open MPI started several processes.
+
+    Must be called before JAX computes anything. Does nothing in a single process, or if the runtime was started before.
+    """
+    if max(int(os.environ.get(name, 1)) for name in _TASK_COUNTS) > 1 and not jax.distributed.is_initialized():
+        jax.distributed.initialize(heartbeat_timeout_seconds=CONFIG.heartbeat_timeout_seconds)
+        # JAX's network layer logs to file descriptor 1. Send these messages to stderr, and the output of Python to a
+        # copy of the original stdout.
         sys.stdout.flush()
-        printed = os.dup(1)
+        stdout = os.dup(1)
         os.dup2(2, 1)
-        sys.stdout = os.fdopen(printed, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+        sys.stdout = os.fdopen(stdout, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
 
 
 def leads() -> bool:
-    """Whether this process is the one that writes."""
+    """Return whether this is process 0, which writes files and prints."""
     return jax.process_index() == 0
 
 
 def agree(values: Mapping[str, str]) -> None:
-    """Raise unless all processes have the same."""
+    """Check that all processes have the same values.
+
+    Parameters
+    ----------
+    values : mapping of str to str
+        Values by name, with the same names in all processes.
+
+    Raises
+    ------
+    ClusterError
+        If a value differs between processes, or if a process was lost.
+    """
     if jax.process_count() == 1:
         return
     from jax.experimental.multihost_utils import process_allgather
 
-    own = [np.frombuffer(sha256(value.encode()).digest(), np.uint8) for value in values.values()]
-    everyone = np.asarray(process_allgather(np.stack(own)))
-    differing = [name for i, name in enumerate(values) if (everyone[:, i] != everyone[0, i]).any()]
+    digests = np.stack([np.frombuffer(sha256(value.encode()).digest(), np.uint8) for value in values.values()])
+    try:
+        gathered = np.asarray(process_allgather(digests))
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        raise _lost_process_error(error) from None
+    differing = [name for i, name in enumerate(values) if (gathered[:, i] != gathered[0, i]).any()]
     if differing:
         raise ClusterError(
             f"the {jax.process_count()} processes of this run differ in: {', '.join(differing)}. Each must make the "
@@ -67,107 +96,56 @@ def agree(values: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def guarded() -> Iterator[None]:
-    """While something is computed by all processes together."""
+def raise_cluster_errors() -> Iterator[None]:
+    """Replace JAX's error about a lost process by a `ClusterError` that says how to continue.
+
+    Also a decorator. Without effect in a single process.
+    """
     if jax.process_count() == 1:
         yield
         return
-    guard = _Guard.begin()
-    guard.busy += 1
+    _register_exit_handler()
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        if not lost(error):
+        if not breaks_cluster(error):
             raise
-        raise ClusterError(f"the processes lost touch with each other ({_first_line(error)}). {_GO_ON}") from None
-    finally:
-        guard.busy -= 1
+        raise _lost_process_error(error) from None
 
 
-def lost(error: BaseException) -> bool:
-    """Whether processes may go different ways from here, which nothing can make good: one is gone, or interrupted."""
-    network = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error)
-    return jax.process_count() > 1 and (network or isinstance(error, KeyboardInterrupt))
+def breaks_cluster(error: BaseException) -> bool:
+    """Return whether the processes may be in different states after an error, so that none of them can continue.
+
+    That is the case after a failed communication and after an interrupt, which each process receives at a different
+    time. Running out of memory is not a failed communication.
+    """
+    communication = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error)
+    return jax.process_count() > 1 and (communication or isinstance(error, KeyboardInterrupt))
 
 
-class _Guard(threading.Thread):
-    """Gives signs of life through JAX's coordination service, and listens for the others'."""
-
-    only: "_Guard | None" = None
-
-    @classmethod
-    def begin(cls) -> "_Guard":
-        if cls.only is None:
-            cls.only = cls()
-            cls.only.start()
-            atexit.register(cls.only.leave)
-        return cls.only
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True, name="calibayes-guard")
-        from jax._src.distributed import global_state
-
-        self.client: Any = global_state.client
-        self.own = f"{_SIGNS}/{jax.process_index()}"
-        self.signs, self.last_sign = 0, ""
-        self.busy = 0
-        """Whether this process needs the others."""
-        self.pause = threading.Event()
-
-    def run(self) -> None:
-        now = time.monotonic()
-        heard = {f"{_SIGNS}/{i}": ("", now) for i in range(jax.process_count())}
-        for sign in iter(self._next_sign, None):
-            try:
-                self.client.key_value_set(self.own, sign, True)
-                if sign in (_LEFT, _FAILED):
-                    break
-                said = dict(self.client.key_value_dir_get(_SIGNS))
-            except jax.errors.JaxRuntimeError as error:
-                self._end("0, through which the others meet, is gone", _first_line(error))
-                break
-            for name, (before, since) in heard.items():
-                sign, who = said.get(name, ""), name.rpartition("/")[2]
-                if sign == _FAILED:
-                    self._end(f"{who} has failed", "see what it said")
-                if sign != before:
-                    heard[name] = (sign, time.monotonic())
-                    continue
-                patience = PATIENCE if sign else _FIRST * PATIENCE
-                if (self.busy or sign != _LEFT) and time.monotonic() - since > patience:
-                    self._end(f"{who} is gone", f"nothing heard of it for {patience:g} seconds")
-            self.pause.wait(_EVERY)
-
-    def _next_sign(self) -> str:
-        self.signs += 1
-        return self.last_sign or str(self.signs)
-
-    def _end(self, what: str, why: str) -> None:
-        if self.last_sign:
-            return
-        print(f"calibayes: process {what} ({why}): the run cannot go on. {_GO_ON}", file=sys.stderr)
-        _exit_now()
-
-    def leave(self) -> None:
-        """At the end of this process. After an error that nobody caught JAX would wait for the others, and they for us.
-
-        Nor may the thread be in the middle of a call when Python ends, which would abort it.
-        """
-        failed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        self.last_sign = _FAILED if failed else _LEFT
-        self.pause.set()
-        self.join(5 * _EVERY)
-        if failed:
-            _exit_now()
+def _lost_process_error(error: Exception) -> ClusterError:
+    reason = str(error).strip().partition("\n")[0][:200]
+    return ClusterError(
+        f"a process of this run was lost ({reason}). Start all processes again by the same command; with a checkpoint "
+        "the run continues from its last step."
+    )
 
 
-def _exit_now() -> None:
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(_EXIT_STATUS)
+@cache
+def _register_exit_handler() -> None:
+    """Register `_exit_after_uncaught_exception` once, after JAX's own handler, so that it runs before that."""
+    atexit.register(_exit_after_uncaught_exception)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:200]
+def _exit_after_uncaught_exception() -> None:
+    """Exit at once after an uncaught exception.
+
+    JAX's exit handler would wait in a barrier for the other processes, which wait for this one in the middle of a sum,
+    until its shutdown timeout of five minutes.
+    """
+    if getattr(sys, "last_exc", None) or getattr(sys, "last_value", None):
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(1)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from calibayes._backend.functions import Function, from_library, seen_by
+from calibayes._backend.functions import Function, captured_values, from_library
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range, slice)
 
@@ -53,7 +53,7 @@ def _parts(value: Any) -> Iterator[Any]:
         counts = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_flags)
         yield from (value.co_code, value.co_exceptiontable, value.co_consts, names, counts)
     elif isinstance(value, Function):
-        yield from (value.fn.__code__, value.seen)
+        yield from (value.fn.__code__, value.captured)
     elif isinstance(value, partial):
         yield from (value.func, value.args, value.keywords)
     elif isinstance(value, MethodType):
@@ -68,7 +68,7 @@ def _parts(value: Any) -> Iterator[Any]:
             yield from (part for part in vars(value).values() if isinstance(part, FunctionType | property))
             yield value.__bases__
     elif isinstance(value, FunctionType):
-        yield from (value.__code__, seen_by(value))
+        yield from (value.__code__, captured_values(value))
     elif isinstance(value, property):
         yield value.fget
     elif hasattr(value, "__wrapped__"):

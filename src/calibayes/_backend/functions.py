@@ -1,7 +1,8 @@
-"""What users hand over, made ready to be leaves of a model: numbers as arrays, functions as constants.
+"""User functions and numbers as leaves of a model.
 
-JAX compiles once per function object, so a lambda written anew in a loop or in a notebook cell would
-compile anew. Two functions made from the same code over the same values are one function here.
+JAX compiles once per function object, so a lambda that is written again in a loop or in a notebook cell would be
+compiled again. `Function` compares functions by their code and the values they capture: two functions made from the
+same code over the same values are equal, and compile once.
 """
 
 import sys
@@ -17,22 +18,35 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 Numbers = ArrayLike | Sequence[float]
-"""What a number, or one number per parameter, may be given as."""
+"""Type of an argument that is a number, or one number per parameter."""
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_COMPARED_BY_VALUE = (bool, int, float, complex, str, bytes, type(None))
 _LIBRARIES = (*sys.stdlib_module_names, "calibayes")
 
 
 class Function:
-    """A plain Python function, equal to another with the same code that saw the same values.
+    """Python function that equals every other function with the same code and the same captured values.
 
-    What it sees (closure, defaults, globals) is noted when it is wrapped: a loop over `tau` makes a new function at
-    every turn, though all share one variable. Values that could change in place make two functions different.
+    The captured values (closure, defaults and globals) are recorded when the function is wrapped, so that the lambdas
+    of a loop over `tau` differ although they share one variable. Captured values that can change in place, such as
+    NumPy arrays and dictionaries, make two functions unequal.
+
+    Parameters
+    ----------
+    fn : function
+        Function to wrap.
+
+    Attributes
+    ----------
+    fn : function
+        The wrapped function.
+    captured : tuple
+        Values that the function captured when it was wrapped.
     """
 
     def __init__(self, fn: FunctionType):
         self.fn = fn
-        self.seen = seen_by(fn)
+        self.captured = captured_values(fn)
 
     def __call__(self, *args: Any) -> Any:
         return self.fn(*args)
@@ -42,11 +56,13 @@ class Function:
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
-            isinstance(other, Function) and self.fn.__code__ == other.fn.__code__ and _same(self.seen, other.seen)
+            isinstance(other, Function)
+            and self.fn.__code__ == other.fn.__code__
+            and _same(self.captured, other.captured)
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What it saw may hold modules, which do not pickle; it is noted anew.
+        # The captured values may include modules, which cannot be pickled; they are recorded again when unpickling.
         return Function, (self.fn,)
 
     def __repr__(self) -> str:
@@ -54,60 +70,76 @@ class Function:
 
 
 def as_float(value: Any) -> Float[Array, "..."]:
-    """`value` as an array of the default float type, whatever it was."""
+    """Convert to a JAX array of the default float type."""
     return jnp.asarray(value, dtype=float)
 
 
 def host_array(value: Any) -> Any:
-    """The same on the host, to be handed to what is compiled: a transfer and a program fewer than an array there."""
+    """Convert to a NumPy array of JAX's default float type.
+
+    Passed to a compiled function, a NumPy array saves the separate transfer and program of a JAX array.
+    """
     return np.asarray(value, jax.dtypes.canonicalize_dtype(float))
 
 
 def static(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn` ready to be a leaf of a model: modules keep their arrays, functions compare by code."""
+    """Wrap plain functions in `Function`, and return other callables, such as equinox modules, unchanged."""
     if isinstance(fn, FunctionType) and not isinstance(fn, eqx.Module):
         return Function(fn)
     return fn
 
 
-def seen_by(fn: FunctionType, within: tuple[FunctionType, ...] = ()) -> tuple[Any, ...]:
-    """Values of the closure, the defaults and the globals that a function's code names; of helpers, what they see."""
+def captured_values(fn: FunctionType, callers: tuple[FunctionType, ...] = ()) -> tuple[Any, ...]:
+    """Return the values of the closure, the defaults and the globals that a function uses.
+
+    Parameters
+    ----------
+    fn : function
+        Function to inspect.
+    callers : tuple of function
+        Functions through which `fn` was reached, to detect recursion.
+
+    Returns
+    -------
+    tuple
+        The values. A user's helper function is replaced by its code and its own captured values.
+    """
     closure = [cell.cell_contents for cell in fn.__closure__ or ()]
     keywords = [value for _, value in sorted((fn.__kwdefaults__ or {}).items())]
-    names = sorted({name for code in _codes(fn.__code__) for name in code.co_names})
+    names = sorted({name for code in _nested_codes(fn.__code__) for name in code.co_names})
     values = [*closure, *(fn.__defaults__ or ()), *keywords, *(fn.__globals__.get(name) for name in names)]
-    return tuple(_noted(value, (*within, fn)) for value in values)
-
-
-def _noted(value: Any, within: tuple[FunctionType, ...]) -> Any:
-    """A helper as its code and what it sees now; one that leads back to itself as something equal to nothing."""
-    if type(value) is not FunctionType or from_library(value):
-        return value
-    return object() if value in within else (value.__code__, *seen_by(value, within))
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, tuple) and isinstance(b, tuple):
-        return len(a) == len(b) and all(map(_same, a, b))
-    if isinstance(a, _PLAIN):
-        return type(a) is type(b) and a == b
-    if isinstance(a, CodeType):
-        return a == b
-    return a is b and (isinstance(a, jax.Array) or from_library(a))
+    return tuple(_expand_helper(value, (*callers, fn)) for value in values)
 
 
 def from_library(value: Any) -> bool:
-    """Whether a module, class or function comes from an installed package, which nobody changes on the way."""
+    """Return whether a module, class or function belongs to an installed package, which is assumed not to change."""
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     module = sys.modules.get(name) if isinstance(name, str) else None
     if module is None or not (callable(value) or isinstance(value, ModuleType)):
         return False
     file = getattr(module, "__file__", None) or ""
     return module.__name__.partition(".")[0] in _LIBRARIES or "site-packages" in file or "dist-packages" in file
+
+
+def _expand_helper(value: Any, callers: tuple[FunctionType, ...]) -> Any:
+    """Replace a user's function by its code and captured values, and a recursive one by an object equal to nothing."""
+    if type(value) is not FunctionType or from_library(value):
+        return value
+    return object() if value in callers else (value.__code__, *captured_values(value, callers))
+
+
+def _nested_codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested_codes(constant)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, _COMPARED_BY_VALUE):
+        return type(a) is type(b) and a == b
+    if isinstance(a, CodeType):
+        return a == b
+    return a is b and (isinstance(a, jax.Array) or from_library(a))

@@ -1,86 +1,167 @@
-"""Memory that a request would take, held against what there is, before any of it is allocated.
+"""Memory limits: of arrays that a request would allocate, and of compiled programs.
 
-What is counted is the least that a request needs, so that nothing is refused that would have fitted. A machine that
-does not say how much it has refuses nothing.
+*Arrays.* `require_memory` and its variants compare the memory that a request needs at least with the available memory,
+before anything is allocated. The sizes are lower bounds, so no request that would have fitted is rejected. If the
+available memory is unknown, nothing is rejected.
+
+*Compiled programs.* Each program that XLA compiles for the CPU occupies memory maps, and a calibration of a new shape
+compiles about a thousand programs. Linux limits the number of maps per process (65,530 by default), and XLA aborts the
+process when the limit is exceeded: after a few dozen shapes, in a notebook or a cross-validation.
+`clear_caches_if_full` drops compiled programs before that happens.
 """
 
+import gc
 import os
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
 import numpy as np
 
-_MEMINFO = Path("/proc/meminfo")
-_LIMIT, _USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-_LITTLE = 2**26
-"""Bytes for which it is not worth while to ask: compiling takes more."""
-_COPIES = 2
-"""Of the counts on the host, and of the particles: those at one learning rate and those at the next."""
+
+@dataclass(frozen=True)
+class MemoryConfig:
+    """Tuning constants of the memory checks, and the files from which Linux reports its limits."""
+
+    min_bytes: int = 2**26
+    """Smallest request that is compared with the available memory, in bytes. Smaller requests need less than the
+    compiler does. Order-of-magnitude choice; results do not depend on it."""
+    copies: int = 2
+    """Number of copies that are alive at the same time: of counts on the host, as drawn and in blocks; of particles,
+    at the current and at the next learning rate."""
+    max_map_share: float = 0.6
+    """Share of the allowed memory maps above which compiled programs are dropped. The programs of one calibration take
+    a few per cent of the limit, so the remaining 0.4 are a wide margin. Order-of-magnitude choice; `python -m
+    benchmarks.soak` runs many shapes against it."""
+    meminfo: Path = Path("/proc/meminfo")
+    """Available memory of the machine."""
+    cgroup_limit: Path = Path("/sys/fs/cgroup/memory.max")
+    """Memory limit of the container."""
+    cgroup_usage: Path = Path("/sys/fs/cgroup/memory.current")
+    """Memory that the container uses."""
+    maps: Path = Path("/proc/self/maps")
+    """Memory maps of this process, one per line."""
+    map_limit: Path = Path("/proc/sys/vm/max_map_count")
+    """Largest number of memory maps of a process."""
 
 
-def require_memory(argument: str, n_bytes: int, what: str, way_out: str, *, on_device: bool = False) -> None:
-    """Raise if so many bytes are not to be had: of the host's memory, or of each device that computes."""
-    if n_bytes < _LITTLE:
+CONFIG = MemoryConfig()
+
+_last_check = -float("inf")
+"""Time of the last count of memory maps, by `time.monotonic`."""
+
+
+def require_memory(argument: str, n_bytes: int, description: str, remedy: str, *, on_device: bool = False) -> None:
+    """Raise an error if a request does not fit into the available memory.
+
+    Parameters
+    ----------
+    argument : str
+        Name of the argument that asks for the memory.
+    n_bytes : int
+        Number of bytes needed.
+    description : str
+        What would be stored, as the subject of a sentence.
+    remedy : str
+        Sentence that says how to use less.
+    on_device : bool
+        Whether the memory is needed on every device that computes, instead of on the host. Default: False.
+
+    Raises
+    ------
+    ValueError
+        If fewer bytes are available.
+    """
+    if n_bytes < CONFIG.min_bytes:
         return
-    available, whose = host_memory(), "memory"
-    if on_device and (there := device_memory()) is not None:
-        available, whose = there, "the device's memory"
+    available, kind = host_memory(), "memory"
+    if on_device and (free := device_memory()) is not None:
+        available, kind = free, "device memory"
     if available is not None and n_bytes > available:
         raise ValueError(
-            f"{argument}: {what} would take {_gb(n_bytes)} GB at least, and {_gb(available)} GB of {whose} are free. "
-            f"{way_out}"
+            f"{argument}: {description} would take at least {_gigabytes(n_bytes)} GB, and {_gigabytes(available)} GB "
+            f"of {kind} are available. {remedy}"
         )
 
 
-def require_counts(n_replicates: int, n: int) -> None:
-    """Room for B x N counts that are stored."""
-    what = f"counts of {n:,} observations on {n_replicates:,} rows"
-    way_out = "Use fewer rows, or bootstrap.Poisson(B), whose counts are never stored."
+def require_memory_for_counts(n_replicates: int, n: int) -> None:
+    """Raise an error if bootstrap counts of `n_replicates` replicates of `n` observations cannot be stored."""
+    description = f"counts of {n:,} observations in {n_replicates:,} replicates"
+    remedy = "Use fewer replicates, or bootstrap.Poisson(B), which does not store its counts."
     size = n_replicates * n * _float().itemsize
-    require_memory("bootstrap", _COPIES * size, what, way_out)
-    require_memory("bootstrap", size, what, way_out, on_device=True)
+    require_memory("bootstrap", CONFIG.copies * size, description, remedy)
+    require_memory("bootstrap", size, description, remedy, on_device=True)
 
 
-def require_particles(n_replicates: int, n_particles: int, dim: int) -> None:
-    """Room for particles with their risk, prior density and weight on every row."""
-    what = f"{n_particles:,} particles or draws of {dim:,} parameters on {n_replicates:,} rows"
-    size = _COPIES * n_replicates * n_particles * (dim + 3) * _float().itemsize
-    way_out = "Use fewer rows (bootstrap=) or fewer particles or draws (sampler=)."
-    require_memory("bootstrap, sampler", size, what, way_out, on_device=True)
+def require_memory_for_particles(n_replicates: int, n_particles: int, dim: int) -> None:
+    """Raise an error if particles with their risk, prior density and weight cannot be stored for all replicates."""
+    description = f"{n_particles:,} particles or draws of {dim:,} parameters in {n_replicates:,} replicates"
+    size = CONFIG.copies * n_replicates * n_particles * (dim + 3) * _float().itemsize
+    remedy = "Use fewer replicates (bootstrap=) or fewer particles or draws (sampler=)."
+    require_memory("bootstrap, sampler", size, description, remedy, on_device=True)
 
 
-def require_array(name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
-    """Room for the checks of an array, and for the array in float64 if it is none."""
+def require_memory_for_array(name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """Raise an error if the checks of an array need too much memory, including its copy in float64 if it is none."""
     size = int(np.prod([int(n) for n in shape], dtype=object))
-    each = _float().itemsize + 1 + (0 if dtype == np.float64 else 8)
-    require_memory(name, size * each, f"numbers in the shape {shape}", "Use fewer observations or columns.")
+    bytes_per_number = _float().itemsize + 1 + (0 if dtype == np.float64 else 8)
+    require_memory(name, size * bytes_per_number, f"an array of shape {shape}", "Use fewer observations or columns.")
 
 
-def _gb(n_bytes: int) -> str:
+def host_memory() -> int | None:
+    """Return the number of bytes available without swapping, within the limits of a container; None if unknown."""
+    limits = []
+    if CONFIG.meminfo.exists():
+        lines = dict(line.split(":", 1) for line in CONFIG.meminfo.read_text().splitlines() if ":" in line)
+        if "MemAvailable" in lines:
+            limits.append(1024 * int(lines["MemAvailable"].split()[0]))
+    in_container = CONFIG.cgroup_limit.exists() and CONFIG.cgroup_usage.exists()
+    if in_container and (limit := CONFIG.cgroup_limit.read_text().strip()) != "max":
+        limits.append(max(int(limit) - int(CONFIG.cgroup_usage.read_text()), 0))
+    if not limits and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(limits, default=None)
+
+
+def device_memory() -> int | None:
+    """Return the number of bytes available on the fullest accelerator of this process; None if it computes on a CPU."""
+    stats = [device.memory_stats() for device in jax.local_devices()]
+    if not all(stat and "bytes_limit" in stat for stat in stats):
+        return None
+    return min(stat["bytes_limit"] - stat.get("bytes_in_use", 0) for stat in stats)
+
+
+def clear_caches_if_full(max_share: float | None = None, min_interval: float = 0.0) -> bool:
+    """Drop compiled programs if they occupy too many memory maps; they are compiled again when they are needed.
+
+    Parameters
+    ----------
+    max_share : float or None
+        Share of the allowed memory maps above which programs are dropped. Default: `CONFIG.max_map_share`.
+    min_interval : float
+        Smallest time between two counts of the maps, in seconds. Calls in between do nothing. Default: 0.
+
+    Returns
+    -------
+    bool
+        Whether programs were dropped.
+    """
+    global _last_check
+    share = CONFIG.max_map_share if max_share is None else max_share
+    if time.monotonic() < _last_check + min_interval or not (CONFIG.maps.exists() and CONFIG.map_limit.exists()):
+        return False
+    _last_check = time.monotonic()
+    if CONFIG.maps.read_bytes().count(b"\n") <= share * int(CONFIG.map_limit.read_text()):
+        return False
+    jax.clear_caches()
+    gc.collect()
+    return True
+
+
+def _gigabytes(n_bytes: int) -> str:
     return f"{n_bytes / 1e9:,.1f}" if n_bytes < 10**15 else f"more than {10**6:,}"
 
 
 def _float() -> np.dtype:
     return np.dtype(jax.dtypes.canonicalize_dtype(float))
-
-
-def host_memory() -> int | None:
-    """Bytes that can be had without swapping, also within the limits of a container."""
-    found = []
-    if _MEMINFO.exists():
-        lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines() if ":" in line)
-        if "MemAvailable" in lines:
-            found.append(1024 * int(lines["MemAvailable"].split()[0]))
-    if _LIMIT.exists() and _USED.exists() and (limit := _LIMIT.read_text().strip()) != "max":
-        found.append(max(int(limit) - int(_USED.read_text()), 0))
-    if not found and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    return min(found, default=None)
-
-
-def device_memory() -> int | None:
-    """Bytes left on the fullest accelerator of this process; None where the host's memory is computed in."""
-    stats = [device.memory_stats() for device in jax.local_devices()]
-    if not all(stat and "bytes_limit" in stat for stat in stats):
-        return None
-    return min(stat["bytes_limit"] - stat.get("bytes_in_use", 0) for stat in stats)

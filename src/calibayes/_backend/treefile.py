@@ -1,18 +1,22 @@
-"""Trees of arrays in one file, of types that are known: no pickle, nothing in a file is ever run.
+"""Trees of arrays and typed records in one file, without pickle: nothing in a file is ever run.
 
-The file is a line that says what it is, the length of a header, the header in JSON, the arrays one after another, and a
-checksum. The header names the dtype and the shape of every array, and lists the tree's nodes, each made of earlier
-ones, so that what was one object is one object again. Types are looked up in `KNOWN`. Sizes are held against the file's
-before anything is allocated.
+The file consists of a line that identifies the format, the length of a header, the header in JSON, the arrays one after
+another, and a checksum. The header states dtype and shape of every array and lists the nodes of the tree, each made of
+earlier ones, so that an object which occurs twice is one object again after loading. The sizes are compared with the
+size of the file before anything is allocated.
 
-A `Target` is not stored again: it is the caller's live one with its reference moved, and made from that.
+Records are named tuples, dataclasses, `equinox.Module`s and enum members. They are stored by the name of their class,
+which must be defined in a module that the caller trusts, and are rebuilt field by field without calling a constructor.
 """
 
+import dataclasses
 import json
 import math
 import os
+import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -21,62 +25,45 @@ import jax.numpy as jnp
 import numpy as np
 
 from calibayes._backend.warnings import CheckpointError
-from calibayes._core.curve import Coverage, Curve
-from calibayes._core.particles import Particles
-from calibayes._core.target import Target
-from calibayes.kernels import crank_nicolson, ram, rwmh
-from calibayes.result import Record
-from calibayes.samplers.audit import Audit
-from calibayes.samplers.base import SamplerInfo
-from calibayes.samplers.initial import InitialDraws
-from calibayes.samplers.mcmc import MCMCState
-from calibayes.samplers.smc import SMCState
-from calibayes.samplers.tempering import TemperingState
-from calibayes.samplers.transport.maps import Base, Maps
-from calibayes.samplers.transport.pool import Pool
-from calibayes.samplers.transport.sampler import Source, TransportState
-from calibayes.samplers.transport.transfer import Carried
 
-_MAGIC = b"calibayes checkpoint 5\n"
+_MAGIC = b"calibayes checkpoint 6\n"
 _DTYPES = ("bool", "int8", "int32", "int64", "uint8", "uint32", "uint64", "float32", "float64")
+_PACKAGE = __name__.partition(".")[0]
+
+Replace = Callable[[Any], Any]
+"""Function that returns a storable stand-in for an object that must not be stored itself, or None to store it."""
+Restore = Callable[[Any], Any]
+"""Function that returns the object for its stand-in."""
 
 
-class Gone:
-    """In the place of something large that nothing needs any more."""
+def write(path: Path, header: dict[str, Any], tree: Any, trusted: Collection[str], replace: Replace) -> None:
+    """Write the whole file, or leave the old one as it was.
 
+    Parameters
+    ----------
+    path : Path
+        File to write.
+    header : dict
+        JSON values to store in front.
+    tree : object
+        Nested lists, tuples, dicts, records, arrays, keys and plain values.
+    trusted : collection of str
+        Modules, besides those of this package, whose classes may be stored.
+    replace : callable
+        Stand-ins for objects that are not stored.
 
-KNOWN: dict[str, type] = {
-    f"{kind.__module__}.{kind.__qualname__}": kind
-    for kind in (
-        *(
-            Particles,
-            InitialDraws,
-            Pool,
-            TemperingState,
-            SMCState,
-            MCMCState,
-            Base,
-            Maps,
-            Carried,
-            Source,
-            TransportState,
-        ),
-        *(crank_nicolson._Adaptation, ram._Adaptation, rwmh._Adaptation),
-        *(SamplerInfo, Curve, Record, Audit),
-    )
-}
-_NAMES = {kind: name for name, kind in KNOWN.items()}
-
-
-def write(path: Path, header: dict[str, Any], tree: Any, live: Target | None) -> None:
-    """The whole file or, whatever happens on the way, what was there before."""
-    flat = _Flat(live)
-    flat.add(tree)
-    kinds = [[array.dtype.name, array.shape] for array in flat.arrays]
-    head = json.dumps(header | {"arrays": kinds, "nodes": flat.nodes}).encode()
+    Raises
+    ------
+    CheckpointError
+        If the tree contains something that cannot be stored.
+    """
+    flattened = _Flattened(trusted, replace)
+    flattened.add(tree)
+    kinds = [[array.dtype.name, array.shape] for array in flattened.arrays]
+    head = json.dumps(header | {"arrays": kinds, "nodes": flattened.nodes}).encode()
     pieces: list[Any] = [_MAGIC, len(head).to_bytes(8, "little"), head]
-    pieces.extend(array.reshape(-1).view(np.uint8) for array in flat.arrays)
-    # One name, so that what a killed process leaves behind is overwritten by the next.
+    pieces.extend(array.reshape(-1).view(np.uint8) for array in flattened.arrays)
+    # One name for all processes of a run, so that the next run overwrites what a killed one leaves behind.
     temporary = path.with_name(f"{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -93,73 +80,84 @@ def write(path: Path, header: dict[str, Any], tree: Any, live: Target | None) ->
         raise
 
 
-def read(path: Path) -> tuple[dict[str, Any], Callable[[Target | None], Any]]:
-    """The header, and what makes the tree again given the live target."""
-    foreign = f"checkpoint {str(path)!r} was not written by calibayes, or is damaged: remove it to start afresh."
+def read(path: Path, trusted: Collection[str]) -> tuple[dict[str, Any], Callable[[Restore], Any]]:
+    """Return the header, and a function that builds the tree given the restorer of stand-ins.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is damaged or was not written by this module.
+    """
+    damaged = f"checkpoint {str(path)!r} was not written by calibayes, or is damaged. Remove it to start afresh."
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            check = zlib.crc32(begin := file.read(len(_MAGIC) + 8))
-            length = int.from_bytes(begin[len(_MAGIC) :], "little")
-            if not begin.startswith(_MAGIC) or length > size:
-                raise CheckpointError(foreign)
-            check = zlib.crc32(head := file.read(length), check)
-            header = json.loads(head)
-            kinds = [(np.dtype(_DTYPES[_DTYPES.index(dtype)]), _shape(shape)) for dtype, shape in header.pop("arrays")]
-            sizes = [dtype.itemsize * math.prod(shape) for dtype, shape in kinds]
-            if len(begin) + length + sum(sizes) + 4 != size:
-                raise CheckpointError(foreign)
-            arrays = []
-            for (dtype, shape), n_bytes in zip(kinds, sizes, strict=True):
-                check = zlib.crc32(data := file.read(n_bytes), check)
-                arrays.append(np.frombuffer(data, dtype).reshape(shape))
-            if file.read(4) != check.to_bytes(4, "little"):
-                raise CheckpointError(foreign)
+        header, arrays = _read_arrays(path, damaged)
         nodes = list(header.pop("nodes"))
     except OSError as error:
         raise CheckpointError(f"checkpoint {str(path)!r} cannot be read: {error.strerror}.") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
-        raise CheckpointError(foreign) from error
+        raise CheckpointError(damaged) from error
 
-    def tree(live: Target | None) -> Any:
-        made: list[Any] = []
+    def build(restore: Restore) -> Any:
+        built: list[Any] = []
         try:
             for node in nodes:
-                made.append(_made(node, made, arrays, live))
-            return made[-1]
+                built.append(_build(node, built, arrays, trusted, restore))
+            return built[-1]
         except Exception as error:
-            raise CheckpointError(foreign) from error
+            raise CheckpointError(damaged) from error
 
-    return header, tree
+    return header, build
 
 
 def checksum(path: Path) -> str:
-    """What tells a file from others."""
+    """Return the stored checksum of a file, which tells it from others."""
     return path.read_bytes()[-4:].hex()
+
+
+def _read_arrays(path: Path, damaged: str) -> tuple[dict[str, Any], list[np.ndarray]]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        check = zlib.crc32(start := file.read(len(_MAGIC) + 8))
+        length = int.from_bytes(start[len(_MAGIC) :], "little")
+        if not start.startswith(_MAGIC) or length > size:
+            raise CheckpointError(damaged)
+        check = zlib.crc32(head := file.read(length), check)
+        header = json.loads(head)
+        kinds = [(np.dtype(_DTYPES[_DTYPES.index(dtype)]), _shape(shape)) for dtype, shape in header.pop("arrays")]
+        sizes = [dtype.itemsize * math.prod(shape) for dtype, shape in kinds]
+        if len(start) + length + sum(sizes) + 4 != size:
+            raise CheckpointError(damaged)
+        arrays = []
+        for (dtype, shape), n_bytes in zip(kinds, sizes, strict=True):
+            check = zlib.crc32(data := file.read(n_bytes), check)
+            arrays.append(np.frombuffer(data, dtype).reshape(shape))
+        if file.read(4) != check.to_bytes(4, "little"):
+            raise CheckpointError(damaged)
+    return header, arrays
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
     if not all(type(n) is int and n >= 0 for n in shape):
-        raise ValueError("a shape is made of integers.")
+        raise ValueError("a shape consists of non-negative integers.")
     return tuple(shape)
 
 
-class _Flat:
-    """A tree taken apart into nodes, each of earlier ones, and arrays; every object once."""
+class _Flattened:
+    """A tree as a list of nodes, each made of earlier ones, and a list of arrays; every object occurs once."""
 
-    def __init__(self, live: Target | None):
-        self.live = live
+    def __init__(self, trusted: Collection[str], replace: Replace):
+        self.trusted, self.replace = trusted, replace
         self.nodes: list[list[Any]] = []
         self.arrays: list[np.ndarray] = []
-        self._seen: dict[int, tuple[int, Any]] = {}
+        self._known: dict[int, tuple[int, Any]] = {}
 
     def add(self, value: Any) -> int:
-        """The number of a value's node."""
-        if id(value) in self._seen:
-            return self._seen[id(value)][0]
+        """Return the number of the value's node."""
+        if id(value) in self._known:
+            return self._known[id(value)][0]
         self.nodes.append(self._node(value))
-        # With the value, so that nothing else gets its id.
-        self._seen[id(value)] = (len(self.nodes) - 1, value)
+        # The value is kept so that no other object gets its id.
+        self._known[id(value)] = (len(self.nodes) - 1, value)
         return len(self.nodes) - 1
 
     def _node(self, value: Any) -> list[Any]:
@@ -170,24 +168,26 @@ class _Flat:
             return [kind.__name__, *map(self.add, value)]
         if kind is dict:
             return ["dict", *(self.add(part) for item in value.items() for part in item)]
-        if kind is Coverage:
-            return ["coverage", *value.__getnewargs__()]
-        if kind is Gone:
-            return ["gone"]
-        if kind is Target:
-            return ["target", *([] if value is self.live else [self.add(value.reference)])]
-        if kind in _NAMES:
-            fields = value if isinstance(value, tuple) else [getattr(value, name) for name in _fields(kind)]
-            return ["known", _NAMES[kind], *map(self.add, fields)]
+        if (stand_in := self.replace(value)) is not None:
+            return ["replaced", self.add(stand_in)]
         if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             return ["key", self._array(jax.random.key_data(value))]
         if isinstance(value, jax.Array | np.ndarray) and value.dtype.name in _DTYPES:
             return ["jax" if isinstance(value, jax.Array) else "numpy", self._array(value)]
         if isinstance(value, np.generic) and value.dtype.name in _DTYPES:
             return ["scalar", self._array(value)]
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        if _find_class(name, self.trusted) is kind:
+            if isinstance(value, Enum):
+                return ["enum", name, value.name]
+            if (fields := _fields(kind)) is not None:
+                return ["record", name, *(self.add(getattr(value, field)) for field in fields)]
+            if hasattr(kind, "__getnewargs__"):
+                return ["new", name, *value.__getnewargs__()]
         raise CheckpointError(
-            f"checkpoint: a state holds a {kind.__module__}.{kind.__qualname__}, which cannot be stored. What a kernel "
-            "or a sampler of your own keeps must be made of arrays, numbers, tuples, lists and dicts."
+            f"checkpoint: a state holds a {name}, which cannot be stored. The state of a sampler, kernel or search must "
+            "consist of arrays, numbers, tuples, lists, dicts, and named tuples, dataclasses or equinox modules that "
+            "are defined at the top level of the same module as the sampler, kernel or search."
         )
 
     def _array(self, value: Any) -> int:
@@ -195,42 +195,62 @@ class _Flat:
         return len(self.arrays) - 1
 
 
-def _made(node: list[Any], made: list[Any], arrays: list[np.ndarray], live: Target | None) -> Any:
-    """The value of a node."""
+def _build(
+    node: list[Any], built: list[Any], arrays: list[np.ndarray], trusted: Collection[str], restore: Restore
+) -> Any:
+    """Return the value of a node."""
     kind, *rest = node
     if kind == "plain":
         return rest[0]
     if kind in ("list", "tuple"):
-        return (list if kind == "list" else tuple)(made[i] for i in rest)
+        return (list if kind == "list" else tuple)(built[i] for i in rest)
     if kind == "dict":
-        return {made[key]: made[value] for key, value in zip(rest[::2], rest[1::2], strict=True)}
-    if kind == "coverage":
-        return Coverage(*rest)
-    if kind == "gone":
-        return Gone()
-    if kind == "target":
-        return _moved(live, *(made[i] for i in rest))
-    if kind == "known":
-        return KNOWN[rest[0]](*(made[i] for i in rest[1:]))
+        return {built[key]: built[value] for key, value in zip(rest[::2], rest[1::2], strict=True)}
+    if kind == "replaced":
+        return restore(built[rest[0]])
+    if kind in ("enum", "record", "new"):
+        cls = _find_class(rest[0], trusted)
+        if cls is None:
+            raise ValueError(f"{rest[0]} is not a class of a trusted module.")
+        if kind == "enum":
+            return cls[rest[1]]  # type: ignore[index]
+        return cls.__new__(cls, *rest[1:]) if kind == "new" else _record(cls, [built[i] for i in rest[1:]])
     array = arrays[rest[0]]
     if kind == "key":
         return jax.random.wrap_key_data(jnp.array(array), impl="threefry2x32")
     if kind == "scalar":
         return array[()]
     if kind not in ("jax", "numpy"):
-        raise ValueError(f"no node is a {kind!r}.")
+        raise ValueError(f"there is no node of kind {kind!r}.")
     return jnp.array(array) if kind == "jax" else np.array(array)
 
 
-def _moved(live: Target | None, *reference: Any) -> Target | None:
-    """The live target, or that with another reference."""
-    if not reference:
-        return live
-    (point,) = reference
-    if live is None or (point.shape, point.dtype) != (live.reference.shape, live.reference.dtype):
-        raise ValueError("the reference of another target.")
-    return live.recentre(point)
+def _find_class(name: str, trusted: Collection[str]) -> Any:
+    """Return the class of that name if its module is trusted and already imported; else None."""
+    module_name, _, qualified = name.partition(":")
+    if module_name.partition(".")[0] != _PACKAGE and module_name not in trusted:
+        return None
+    value: Any = sys.modules.get(module_name)
+    for part in qualified.split("."):
+        value = getattr(value, part, None)
+    return value if isinstance(value, type) else None
 
 
-def _fields(kind: type) -> list[str]:
-    return list(kind.__dataclass_fields__)  # type: ignore[attr-defined]
+def _fields(cls: type) -> tuple[str, ...] | None:
+    if issubclass(cls, tuple):
+        return getattr(cls, "_fields", None)
+    if dataclasses.is_dataclass(cls):
+        return tuple(field.name for field in dataclasses.fields(cls))
+    return None
+
+
+def _record(cls: Any, values: list[Any]) -> Any:
+    names = _fields(cls)
+    if names is None or len(names) != len(values):
+        raise ValueError(f"{cls.__qualname__} does not have {len(values)} fields.")
+    if issubclass(cls, tuple):
+        return tuple.__new__(cls, values)
+    record = object.__new__(cls)
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(record, name, value)
+    return record

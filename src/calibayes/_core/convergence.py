@@ -31,11 +31,11 @@ _NUMBERS = 2**24
 def multi_ess(chain: Float[np.ndarray, "R K"]) -> float:
     """Multivariate effective sample size of a chain, a draw a row."""
     chain = _checked(chain)
-    return float(multi_ess_of(jnp.asarray(chain - chain.mean(0), float)))
+    return float(batch_means_ess(jnp.asarray(chain - chain.mean(0), float)))
 
 
 @jax.jit
-def multi_ess_of(chain: Float[Array, "R K"]) -> Float[Array, ""]:
+def batch_means_ess(chain: Float[Array, "R K"]) -> Float[Array, ""]:
     """`multi_ess` of a checked chain, for use inside compiled code. Zero for a chain that does not move."""
     n, dim = chain.shape
     size = int(n**0.5)
@@ -166,7 +166,7 @@ def population_ess(populations: Float[np.ndarray | Array, "K G M"]) -> Float[np.
     return _population_ess(*_variances(populations), *populations.shape[1:])
 
 
-def agreement(
+def population_agreement(
     within: Float[np.ndarray, " K"], between: Float[np.ndarray, " K"], n_populations: int, n_draws: int
 ) -> tuple[float, float]:
     """The largest R-hat of all quantities, and the smallest effective number of draws, given their `spread`."""
@@ -193,10 +193,10 @@ def _variances(
         )
     if not np.isfinite(draws).all():
         raise ValueError("populations must be finite.")
-    return spread(draws)
+    return within_between_variances(draws)
 
 
-def spread(draws: Any) -> tuple[Any, Any]:
+def within_between_variances(draws: Any) -> tuple[Any, Any]:
     """Mean variance within populations and variance of their means, of quantities (K, G, M) in either kind of array."""
     # From the first draw, so that equal draws have variance zero, not that of rounding.
     first = draws[:, :, :1]

@@ -25,11 +25,11 @@ class Coordinates(eqx.Module):
 
     low: Float[Array, " K"]
     high: Float[Array, " K"]
-    free: bool = eqx.field(static=True)
+    unbounded: bool = eqx.field(static=True)
     """No parameter is bounded: nothing to do."""
 
     @staticmethod
-    def of(prior: Any, dim: int) -> "Coordinates":
+    def from_prior(prior: Any, dim: int) -> "Coordinates":
         bounds = getattr(prior, "bounds", None)
         low, high = (-np.inf, np.inf) if bounds is None else bounds
         low, high = (np.broadcast_to(np.asarray(side, float), (dim,)) for side in (low, high))
@@ -40,7 +40,7 @@ class Coordinates(eqx.Module):
         return Coordinates(low, high, free)
 
     def constrain(self, z: Float[Array, "K ..."]) -> Float[Array, "K ..."]:
-        if self.free:
+        if self.unbounded:
             return z
         low, high = self._sides(z)
         above, below = jnp.isfinite(low), jnp.isfinite(high)
@@ -51,7 +51,7 @@ class Coordinates(eqx.Module):
 
     def unconstrain(self, theta: Float[Array, "K ..."]) -> Float[Array, "K ..."]:
         """Coordinates of parameters inside their bounds; of those on a wall, as near to it as floats are."""
-        if self.free:
+        if self.unbounded:
             return theta
         low, high = self._sides(theta)
         above, below = jnp.isfinite(low), jnp.isfinite(high)
@@ -63,7 +63,7 @@ class Coordinates(eqx.Module):
 
     def log_jacobian(self, z: Float[Array, "K ..."]) -> Float[Array, "..."]:
         r"""$\log|d\theta/dz|$, summed over parameters."""
-        if self.free:
+        if self.unbounded:
             return jnp.zeros(z.shape[1:], z.dtype)
         low, high = self._sides(z)
         above, below = jnp.isfinite(low), jnp.isfinite(high)

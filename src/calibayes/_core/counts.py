@@ -15,8 +15,8 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key, Num, PRNGKeyArray, PyTree, UInt32
 
-from calibayes._backend.devices import ALL, SOME, placed, shares
-from calibayes._backend.rng import as_uniforms, replicate_keys, threefry
+from calibayes._backend.devices import SHARDED, UNSHARDED, padded_blocks, place_blocks
+from calibayes._backend.rng import replicate_keys, threefry, uniforms_from_bits
 
 WIDE = 64
 """Blocks taken at a time where little is done for each."""
@@ -67,7 +67,7 @@ class Counts(eqx.Module):
     def shared(self) -> "Counts":
         """How they are shared out to devices, a spec in the place of each array; every device has all rows."""
 
-    def every(self) -> Float[Array, "N B"]:
+    def to_array(self) -> Float[Array, "N B"]:
         """All of them at once."""
         return jax.lax.map(self.block, self.blocks).reshape(-1, self.n_replicates)
 
@@ -87,16 +87,16 @@ class Counts(eqx.Module):
         return scan_chunks(add, jnp.zeros((values.shape[-1], self.n_replicates)), (values, self.blocks), WIDE)[0]
 
 
-class Stored(Counts):
+class StoredCounts(Counts):
     """Counts in an array."""
 
     array: Float[Array, "G L B"]
 
     @staticmethod
-    def of(counts: Num[np.ndarray, "B N"], length: int, mesh: Mesh | None = None) -> "Stored":
+    def from_array(counts: Num[np.ndarray, "B N"], length: int, mesh: Mesh | None = None) -> "Stored":
         """Given rows, after the data's own."""
         n_replicates, n = counts.shape
-        n_blocks = shares(mesh, -(-n // length))
+        n_blocks = padded_blocks(mesh, -(-n // length))
 
         def part(blocks: slice) -> np.ndarray:
             own = counts[:, blocks.start * length : blocks.stop * length].T
@@ -105,9 +105,9 @@ class Stored(Counts):
             array[: len(own), 1:] = own
             return array.reshape(-1, length, n_replicates + 1)
 
-        array = placed(mesh, (n_blocks, length, n_replicates + 1), part)
+        array = place_blocks(mesh, (n_blocks, length, n_replicates + 1), part)
         number = np.asarray(n, np.int32)
-        return Stored(*(jax.device_put((number, array)) if mesh is None else (jax.device_put(number), array)))
+        return StoredCounts(*(jax.device_put((number, array)) if mesh is None else (jax.device_put(number), array)))
 
     @property
     def n_replicates(self) -> int:
@@ -121,17 +121,17 @@ class Stored(Counts):
         return at
 
     def select(self, indices):
-        return Stored(self.n, self.array[:, :, indices])
+        return StoredCounts(self.n, self.array[:, :, indices])
 
     def stretch(self, first, n):
         # A copy, which is so much faster than a choice of rows.
-        return Stored(self.n, jax.lax.dynamic_slice_in_dim(self.array, first, n, 2))
+        return StoredCounts(self.n, jax.lax.dynamic_slice_in_dim(self.array, first, n, 2))
 
     def shared(self):
-        return _specs(self, ALL, SOME)
+        return _specs(self, UNSHARDED, SHARDED)
 
 
-class Poissons(NamedTuple):
+class PoissonSpec(NamedTuple):
     """Rows of Poisson counts that are yet to be drawn, as `bootstrap.Poisson` has them."""
 
     key: PRNGKeyArray
@@ -139,7 +139,7 @@ class Poissons(NamedTuple):
     n: int
 
 
-class Drawn(Counts):
+class DrawnCounts(Counts):
     """Poisson counts drawn from the row's key and the observation's number whenever they are asked for.
 
     Nothing of size B x N is ever stored, and whoever holds some of the observations needs nothing from the others.
@@ -153,15 +153,15 @@ class Drawn(Counts):
     length: int = eqx.field(static=True)
 
     @staticmethod
-    def of(poissons: Poissons, length: int, mesh: Mesh | None = None) -> "Drawn":
+    def from_spec(poissons: PoissonSpec, length: int, mesh: Mesh | None = None) -> "Drawn":
         """The rows, after the data's own."""
         key, n_replicates, n = poissons
         keys = replicate_keys(key, n_replicates)
-        n_blocks = shares(mesh, -(-n // length))
-        firsts = placed(mesh, (n_blocks,), lambda blocks: np.arange(blocks.start, blocks.stop) * length)
+        n_blocks = padded_blocks(mesh, -(-n // length))
+        firsts = place_blocks(mesh, (n_blocks,), lambda blocks: np.arange(blocks.start, blocks.stop) * length)
         firsts = jnp.asarray(firsts) if mesh is None else firsts
         is_data = jnp.arange(n_replicates + 1) == 0
-        return Drawn(jnp.asarray(n), jnp.concatenate([keys[:1], keys]), is_data, firsts, length)
+        return DrawnCounts(jnp.asarray(n), jnp.concatenate([keys[:1], keys]), is_data, firsts, length)
 
     @property
     def n_replicates(self) -> int:
@@ -177,10 +177,10 @@ class Drawn(Counts):
         return jnp.where((at + jnp.arange(self.length) < self.n)[:, None], counts, 0.0)
 
     def select(self, indices):
-        return Drawn(self.n, self.keys[indices], self.is_data[indices], self.firsts, self.length)
+        return DrawnCounts(self.n, self.keys[indices], self.is_data[indices], self.firsts, self.length)
 
     def shared(self):
-        return _specs(self, ALL, ALL, ALL, SOME)
+        return _specs(self, UNSHARDED, UNSHARDED, UNSHARDED, SHARDED)
 
 
 def _specs(counts: Counts, *specs: PartitionSpec) -> Any:
@@ -199,7 +199,7 @@ def poisson_counts(keys: Key[Array, " B"], first: Int[Array, ""], length: int) -
     key = (jnp.broadcast_to(words[None, :, 0], shape), jnp.broadcast_to(words[None, :, 1], shape))
     pair = (first // 2).astype(jnp.uint32) + jax.lax.broadcasted_iota(jnp.uint32, shape, 0)
     bits: UInt32[Array, "P 2 B"] = jnp.stack(threefry(key, (jnp.zeros(shape, jnp.uint32), pair)), 1)
-    uniform = as_uniforms(bits.reshape(length, -1))
+    uniform = uniforms_from_bits(bits.reshape(length, -1))
     return sum(((uniform > below).astype(float) for below in _POISSON), jnp.zeros_like(uniform))
 
 

@@ -10,7 +10,24 @@ from jaxtyping import Float
 
 
 class Coverage(float):
-    """A share of bootstrap rows, with a 95% interval for the probability behind it."""
+    """A share of bootstrap replicates, with a 95% interval for the probability that it estimates.
+
+    Parameters
+    ----------
+    covered : int
+        Number of replicates whose credible set contains the point.
+    n_replicates : int
+        Number of replicates.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> coverage = cb.Coverage(475, 500)
+    >>> coverage
+    0.950 (0.927 to 0.966)
+    >>> float(coverage)
+    0.95
+    """
 
     n_replicates: int
 
@@ -24,7 +41,7 @@ class Coverage(float):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's score interval."""
+        """Wilson's score interval at 95%."""
         n, z = self.n_replicates, NormalDist().inv_cdf(0.975)
         centre = (self + z * z / (2 * n)) / (1 + z * z / n)
         half = z * math.sqrt(self * (1 - self) / n + z * z / (4 * n * n)) / (1 + z * z / n)
@@ -37,104 +54,114 @@ class Coverage(float):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Curve:
-    """Critical levels of every bootstrap row on a grid of learning rates around eta-hat."""
+    """Critical levels of every replicate on a grid of learning rates around eta-hat.
+
+    Attributes
+    ----------
+    etas : ndarray of shape (G,)
+        Learning rates.
+    critical_levels : ndarray of shape (G, B)
+        Smallest level at which each replicate's set contains the point estimate.
+    ess : ndarray of shape (G,)
+        Median effective sample size over replicates after reweighting to each learning rate.
+    level : float
+        Requested level.
+    n_groups : int
+        Replicates b, b + n_groups, ... share the Monte Carlo error of the same draws.
+    in_groups : ndarray of shape (B,) or None
+        Critical levels in the middle of the grid from the first snapshot alone, in which this sharing is visible.
+    """
 
     etas: Float[np.ndarray, " G"]
     critical_levels: Float[np.ndarray, "G B"]
     ess: Float[np.ndarray, " G"]
-    """Median effective size over rows after reweighting."""
     level: float
-    groups: int = 1
-    """Rows b, b + groups, ... share the Monte Carlo error of one population of particles."""
+    n_groups: int = 1
     in_groups: Float[np.ndarray, " B"] | None = None
-    """Critical levels in the middle of the grid, from those populations alone."""
 
     def __repr__(self) -> str:
         ends = f" from {self.etas[0]:.3g} to {self.etas[-1]:.3g}" if len(self.etas) else ""
-        return f"Curve({len(self.etas)} etas{ends}, {self.critical_levels.shape[1]} rows, level {self.level:g})"
+        return f"Curve({len(self.etas)} etas{ends}, {self.critical_levels.shape[1]} replicates, level {self.level:g})"
 
     @staticmethod
     def empty(n_replicates: int, level: float) -> "Curve":
-        """A curve that could not be drawn."""
+        """Return a curve without learning rates, for a calibration that ended before it could be computed."""
         return Curve(np.empty(0), np.empty((0, n_replicates)), np.empty(0), level)
 
     def coverage(self, level: float | None = None) -> Float[np.ndarray, " G"]:
-        """Coverage at each eta of the grid, at any level."""
+        """Return the coverage at each learning rate of the grid, by default at the requested level."""
         return (self.critical_levels <= (self.level if level is None else level)).mean(1)
 
     def critical_etas(self, level: float | None = None) -> Float[np.ndarray, " B"]:
-        """Where each row's set lets the point go; 0 or infinite for rows that do so off the grid."""
-        return self._own if level is None or level == self.level else self._crossings(level)
+        """Return the learning rate at which each replicate's set excludes the point; 0 or infinity off the grid."""
+        return self._critical_etas if level is None or level == self.level else self._crossings(level)
 
     @cached_property
-    def _own(self) -> Float[np.ndarray, " B"]:
-        """Critical etas at the curve's own level, which are asked for again and again."""
-        found = self._crossings(self.level)
-        found.setflags(write=False)
-        return found
+    def _critical_etas(self) -> Float[np.ndarray, " B"]:
+        crossings = self._crossings(self.level)
+        crossings.setflags(write=False)
+        return crossings
 
-    def _crossings(self, wanted: float) -> Float[np.ndarray, " B"]:
+    def _crossings(self, level: float) -> Float[np.ndarray, " B"]:
         if not len(self.etas):
             return np.zeros(self.critical_levels.shape[1])
-        inside = self.critical_levels <= wanted
-        # The last eta at which the point is inside: levels are noisy, and the set must have it up to there.
+        inside = self.critical_levels <= level
+        # The last eta at which the point is inside: levels are noisy and may cross more than once.
         last = np.where(inside.any(0), inside.shape[0] - 1 - inside[::-1].argmax(0), -1)
-        rows = np.arange(inside.shape[1])
+        replicates = np.arange(inside.shape[1])
         lower, upper = np.clip(last, 0, None), np.clip(last + 1, None, inside.shape[0] - 1)
-        a, b = self.critical_levels[lower, rows], self.critical_levels[upper, rows]
-        share = np.where(b > a, (wanted - a) / np.where(b > a, b - a, 1), 0)
+        a, b = self.critical_levels[lower, replicates], self.critical_levels[upper, replicates]
+        share = np.where(b > a, (level - a) / np.where(b > a, b - a, 1), 0)
         log_eta = np.log(self.etas)
         crossing = np.exp(log_eta[lower] + share * (log_eta[upper] - log_eta[lower]))
         return np.where(last < 0, 0.0, np.where(last == inside.shape[0] - 1, np.inf, crossing))
 
     def eta_hat(self, level: float | None = None) -> float:
-        """The eta at which the sets cover at `level`: between two order statistics of the rows' critical etas."""
-        wanted = self.level if level is None else level
-        ordered = np.sort(self.critical_etas(wanted))
+        """Return the learning rate at which the sets cover at `level`: a quantile of the critical etas."""
+        level = self.level if level is None else level
+        ordered = np.sort(self.critical_etas(level))
         n = len(ordered)
-        outside = min(max(round((1 - wanted) * n), 1), n - 1)
-        low, high = ordered[outside - 1], ordered[outside]
+        n_outside = min(max(round((1 - level) * n), 1), n - 1)
+        low, high = ordered[n_outside - 1], ordered[n_outside]
         return float(np.sqrt(low * high)) if low > 0 and high < np.inf else float(low if low == 0 else high)
 
     def band(self, level: float | None = None) -> Float[np.ndarray, "G 2"]:
-        """Pointwise 95% intervals of the coverage, from the number of bootstrap rows (Wilson's).
-
-        Rows that share particles count for fewer.
-        """
+        """Return pointwise 95% intervals of the coverage (Wilson's), from the effective number of replicates."""
         n = round(self.critical_levels.shape[1] / self._design_effect(self.level if level is None else level))
         counts = np.round(self.coverage(level) * n).astype(int)
         return np.array([Coverage(int(count), n).interval for count in counts]).reshape(-1, 2)
 
     def eta_se(self, level: float | None = None) -> float:
-        """Half the distance between the order statistics one standard error on either side of eta-hat."""
-        wanted = self.level if level is None else level
-        ordered = np.sort(self.critical_etas(wanted))
+        """Return half the distance between the order statistics one standard error on either side of eta-hat."""
+        level = self.level if level is None else level
+        ordered = np.sort(self.critical_etas(level))
         n = len(ordered)
-        spread = np.sqrt(n * wanted * (1 - wanted) * self._design_effect(wanted))
-        ranks = np.clip(np.array([-spread, spread]) + (1 - wanted) * n - 0.5, 0, n - 1)
-        low, high = (_between(ordered, rank) for rank in ranks)
+        spread = np.sqrt(n * level * (1 - level) * self._design_effect(level))
+        ranks = np.clip(np.array([-spread, spread]) + (1 - level) * n - 0.5, 0, n - 1)
+        low, high = (_order_statistic(ordered, rank) for rank in ranks)
         return float((high - low) / 2) if low > 0 and np.isfinite(high) else float("inf")
 
     def _design_effect(self, level: float) -> float:
-        """How much the variance of coverage grows because rows of a group share particles.
+        """Return the factor by which draws shared within groups of replicates increase the variance of coverage.
 
-        The variance between groups over what independent rows would give, on average over levels around the one asked
-        for: one level's alone would be as noisy as a variance of `groups` numbers.
+        The variance between groups relative to that of independent replicates, averaged over levels around the
+        requested one: a single level gives as noisy an estimate as any variance of `n_groups` numbers.
         """
-        if self.groups == 1 or self.in_groups is None:
+        if self.n_groups == 1 or self.in_groups is None:
             return 1.0
         levels = level + (1 - level) * np.linspace(-1, 0.5, 7)
         covered = self.in_groups[:, None] <= levels
-        member = np.arange(1, len(covered) + 1) % self.groups == np.arange(self.groups)[:, None]
+        member = np.arange(1, len(covered) + 1) % self.n_groups == np.arange(self.n_groups)[:, None]
         p, shares = covered.mean(0), member @ covered.astype(float) / member.sum(1)[:, None]
-        known = (p > 0) & (p < 1)
-        if not known.any():
+        varies = (p > 0) & (p < 1)
+        if not varies.any():
             return 1.0
-        p = p[known]
-        ratios = shares[:, known].var(0, ddof=1) * len(covered) / self.groups / (p * (1 - p))
+        p = p[varies]
+        ratios = shares[:, varies].var(0, ddof=1) * len(covered) / self.n_groups / (p * (1 - p))
         return max(1.0, float(ratios.mean()))
 
 
-def _between(ordered: np.ndarray, rank: float) -> float:
+def _order_statistic(ordered: np.ndarray, rank: float) -> float:
+    """Return the value at a fractional rank of ordered values, by linear interpolation."""
     low, high = ordered[int(np.floor(rank))], ordered[int(np.ceil(rank))]
     return float(low if low == high else low + (rank % 1) * (high - low))

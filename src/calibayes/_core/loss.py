@@ -1,4 +1,8 @@
-"""Abstract losses that the risk engine knows: a loss of a linear prediction, and any function of one observation."""
+"""Base classes of losses, as the risk engine sees them.
+
+A `LinearLoss` depends on the parameters through a linear prediction, which the risk engine evaluates by fast matrix
+products. A `Generic` loss is any function of the parameters and one observation.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -12,39 +16,111 @@ from calibayes._backend.functions import static
 
 
 class LinearLoss(eqx.Module):
-    """A loss `rho(prediction, y)` of a linear prediction `x @ theta`."""
+    r"""Base class of losses $\rho(x^\top\theta, y)$ of a linear prediction.
+
+    Subclass it and define `rho`. The class variables below state properties of `rho`; the defaults are always safe.
+
+    Attributes
+    ----------
+    location : bool
+        Whether `rho` depends on `y - prediction` alone, so that `y` can be centred. Default: False.
+    margin : bool
+        Whether `y` is a label, -1 or 1. Default: False.
+    finite : bool
+        Whether `rho` is finite at every finite prediction. Default: True.
+    convex : bool
+        Whether `rho` is convex in the prediction. Together with a log-concave prior it makes the posterior unimodal.
+        The value is only used if it is set by the class that defines `rho`. Default: False.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from calibayes.losses import LinearLoss
+    >>> class LogCosh(LinearLoss):
+    ...     location = True
+    ...     convex = True
+    ...     def rho(self, prediction, y):
+    ...         return jnp.log(jnp.cosh(prediction - y))
+    >>> round(float(LogCosh().rho(1.0, 3.0)), 4)
+    1.325
+    """
 
     location: ClassVar[bool] = False
-    """Whether rho depends on `y - prediction` alone, so that data can be centred."""
     margin: ClassVar[bool] = False
-    """Whether y is a label, -1 or 1."""
     finite: ClassVar[bool] = True
-    """Whether rho is finite wherever the prediction is."""
     convex: ClassVar[bool] = False
-    """Whether rho is convex in the prediction. Said by the class that defines rho, of this rho alone."""
 
     @abstractmethod
     def rho(self, prediction: Float[Array, "..."], y: Float[Array, ""]) -> Float[Array, "..."]:
-        """The loss at every prediction for one observation's y."""
+        """Return the loss of each prediction for one observation.
 
-    def parts(self) -> tuple[Callable[..., Array], Float[Array, ""] | None]:
-        """A function `bent(prediction, y)` and a number `tilt`, which give rho as `bent + tilt * (prediction - y)`.
+        Parameters
+        ----------
+        prediction : Array
+            Linear predictions, of any shape.
+        y : Array
+            Response of the observation, a scalar.
 
-        Where bent takes fewer operations than rho; what is linear can be summed over observations before it meets a
-        particle. No tilt, if there is nothing to gain.
+        Returns
+        -------
+        Array
+            Losses, of the shape of `prediction`.
+        """
+
+    def decompose(self) -> tuple[Callable[..., Array], Float[Array, ""] | None]:
+        """Split the loss into a nonlinear and a linear part.
+
+        The linear part is summed over observations once, before it is applied to particles. Override this method if
+        the nonlinear part takes fewer operations than `rho`.
+
+        Returns
+        -------
+        nonlinear : callable
+            Function of `(prediction, y)`.
+        slope : Array or None
+            Slope such that `rho` is `nonlinear(prediction, y) + slope * (prediction - y)`. None if there is no linear
+            part.
         """
         return self.rho, None
 
     def check(self, y: np.ndarray) -> None:
-        """Raise if `y` is nothing this loss can be asked about."""
+        """Raise an error if `y` is not a valid response for this loss.
+
+        Parameters
+        ----------
+        y : ndarray of shape (N,)
+            Responses.
+
+        Raises
+        ------
+        ValueError
+            If a response is invalid.
+        """
 
 
 class Generic(eqx.Module):
-    """Any loss `fn(theta, datum) -> scalar` of one observation."""
+    """Loss given by a function of the parameters and one observation.
+
+    `GibbsModel` wraps a function in this class; it is rarely needed directly.
+
+    Parameters
+    ----------
+    fn : callable
+        Function `fn(theta, datum) -> scalar` of a parameter vector of shape (K,) and one observation.
+    sign : int
+        1 if `fn` is a loss, -1 if it is a log-likelihood, whose negative is the loss. Default: 1.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from calibayes.losses import Generic
+    >>> loss = Generic(lambda theta, datum: (datum - theta[0]) ** 2)
+    >>> float(loss(jnp.array([1.0]), jnp.array(3.0)))
+    4.0
+    """
 
     fn: Callable[..., Any] = eqx.field(converter=static)
     sign: int = eqx.field(static=True, default=1)
-    """-1 where `fn` is a log-likelihood, whose negative is the loss."""
 
     def __call__(self, theta: Float[Array, " K"], datum: PyTree[Array]) -> Float[Array, ""]:
         return self.sign * self.fn(theta, datum)

@@ -58,7 +58,7 @@ class Particles(eqx.Module):
             self.log_weights.at[indices].set(new.log_weights),
         )
 
-    def picked(self, ancestors: Int[Array, "B n"]) -> "Particles":
+    def take(self, ancestors: Int[Array, "B n"]) -> "Particles":
         """Some of every row's particles, of equal weight."""
         return Particles(
             jnp.take_along_axis(self.theta, jnp.broadcast_to(ancestors[None], (len(self.theta), *ancestors.shape)), -1),
@@ -68,7 +68,7 @@ class Particles(eqx.Module):
         )
 
     @jax.jit
-    def flat(self) -> "Particles":
+    def merge_replicates(self) -> "Particles":
         """All rows as one, of the same density: several populations as a single one."""
         joined = Particles(
             self.theta.reshape(len(self.theta), 1, -1),
@@ -98,7 +98,7 @@ def reweight(log_weights: Float[Array, "B M"], risk: Float[Array, "B M"], step: 
 
 
 @jax.jit
-def shift(particles: Particles, step: Float[Array, ""]) -> Particles:
+def reweight_particles(particles: Particles, step: Float[Array, ""]) -> Particles:
     """Particles reweighted by one step of eta on every row."""
     steps = jnp.full(particles.risk.shape[0], step)
     return particles.with_log_weights(reweight(particles.log_weights, particles.risk, steps))
@@ -155,7 +155,7 @@ def covariance(theta: Float[Array, "K B M"], weights: Float[Array, "B M"]) -> Fl
     return _row_by_row(one, theta, weights)
 
 
-def products(theta: Float[Array, "K B M"], weights: Float[Array, "B M"]) -> Float[Array, "B K K"]:
+def outer_products(theta: Float[Array, "K B M"], weights: Float[Array, "B M"]) -> Float[Array, "B K K"]:
     """Weighted sum of the outer products of particles on every row; weights of any sign."""
     return _row_by_row(lambda theta, weights: (theta * weights[None]) @ theta.T, theta, weights)
 
@@ -264,7 +264,7 @@ def resample(
 
     def do() -> Particles:
         ancestors = jax.vmap(RESAMPLING[scheme])(keys, particles.weights)
-        return choose(where, particles.picked(ancestors), particles)
+        return choose(where, particles.take(ancestors), particles)
 
     return jax.lax.cond(where.any(), do, lambda: particles)
 

@@ -25,14 +25,14 @@ def _size(
 ) -> tuple[Float[Array, " K"], Float[Array, " K"], Float[Array, " K"], Float[Array, ""]]:
     """Of each parameter the largest, mean and standard deviation; and what risks are rounded by."""
     theta = target.constrained(particles).theta.reshape(target.dim, -1)
-    return jnp.abs(theta).max(1), theta.mean(1), theta.std(1), _rounding(target.base)
+    return jnp.abs(theta).max(1), theta.mean(1), theta.std(1), _rounding(target.reference_loss)
 
 
 def _require_digits(target: Target, rounding: float) -> None:
     """Risks must be rounded to much less than what the posterior tells apart."""
     if rounding > _ROUNDED:
         raise ValueError(
-            f"the risk is so large, even at the posterior's mean, that {target.base.dtype} rounds eta * risk to "
+            f"the risk is so large, even at the posterior's mean, that {target.reference_loss.dtype} rounds eta * risk to "
             f"{rounding:.1g}: take off the loss what does not depend on theta, or enable JAX's x64."
         )
 

@@ -100,7 +100,7 @@ def risk_by_scan(
     counts: Counts,
 ) -> Float[Array, "B M"]:
     """Of a linear loss, by the fewest operations a particle and observation; y is part of the offset where it can."""
-    bent, tilt = loss.parts()
+    bent, tilt = loss.decompose()
     rho = bent
     if loss.location:
         x, y, offset = blocks

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from calibayes._backend.devices import SOME, each, summed
+from calibayes._backend.devices import SHARDED, map_over_devices, sum_over_devices
 from calibayes._backend.jit import jit
 from calibayes._backend.linalg import lower_inverse
 from calibayes._core.counts import WIDE, scan_chunks
@@ -42,7 +42,7 @@ def influences(target: Target, particles: Particles, eta: Float[Array, " R"]) ->
 
     # On a processor, as many losses at a time as its cache holds.
     width = 1 if jax.default_backend() == "cpu" else WIDE
-    by_block = each(target.mesh, lambda data: scan_chunks(chunk, None, data, width)[1], target.data)
+    by_block = map_over_devices(target.mesh, lambda data: scan_chunks(chunk, None, data, width)[1], target.data)
     of_all = by_block.reshape(-1, len(theta)).T
     there = jnp.arange(of_all.shape[1], dtype=target.counts.n.dtype) < target.counts.n
     return jnp.where(there[None], of_all, 0.0)
@@ -57,11 +57,11 @@ def matching_eta(target: Target, particles: Particles, eta: Float[Array, " R"]) 
     return len(moves) / jnp.square(whiten @ moves).sum()
 
 
-def shifts(target: Target, influence: Float[Array, "K N"]) -> Float[Array, "K B"]:
+def mean_shifts(target: Target, influence: Float[Array, "K N"]) -> Float[Array, "K B"]:
     """How far each row's counts move the mean. A row's total matters for its spread and not for its place."""
     # Each observation's own count goes along, as one more number that it has.
-    by_block = jnp.concatenate([influence, jnp.ones_like(influence[:1])]).T.reshape(*target.base.shape, -1)
+    by_block = jnp.concatenate([influence, jnp.ones_like(influence[:1])]).T.reshape(*target.reference_loss.shape, -1)
     sums = lambda by_block, counts: counts.sums(by_block)
     counts = target.counts
-    *moved, totals = summed(target.mesh, sums, (SOME, counts.shared()), by_block, counts)
+    *moved, totals = sum_over_devices(target.mesh, sums, (SHARDED, counts.shared()), by_block, counts)
     return jnp.stack(moved) * (counts.n.astype(float) / totals)[None] - influence.sum(1)[:, None]

@@ -11,11 +11,19 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from calibayes._backend.devices import ALL, OBSERVATIONS, SOME, mesh_for, placed, shares, summed
+from calibayes._backend.devices import (
+    OBSERVATIONS,
+    SHARDED,
+    UNSHARDED,
+    choose_mesh,
+    padded_blocks,
+    place_blocks,
+    sum_over_devices,
+)
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
 from calibayes._core.coordinates import Coordinates
-from calibayes._core.counts import Counts, Drawn, Poissons, Stored
+from calibayes._core.counts import Counts, DrawnCounts, PoissonSpec, StoredCounts
 from calibayes._core.loss import Generic, LinearLoss
 from calibayes._core.particles import Particles, uniform_log_weights
 from calibayes._core.risk import block_length, generic_losses, in_replicate_batches, linear_losses, weighted_risk
@@ -47,7 +55,7 @@ class Target(eqx.Module):
     """Blocks of observations; for linear losses `(x, y, offset)`, the prediction `offset + x @ (theta - reference)`."""
     counts: Counts
     reference: Float[Array, " K"]
-    base: Float[Array, "G L"]
+    reference_loss: Float[Array, "G L"]
     """The loss of the reference for every observation."""
     coordinates: Coordinates
     mesh: Mesh | None = eqx.field(static=True, default=None)
@@ -75,19 +83,19 @@ class Target(eqx.Module):
         """The target of some rows, in this order; a row may come again."""
         return replace(self, counts=self.counts.select(indices))
 
-    def some(self, key: PRNGKeyArray, n: int) -> "Target":
+    def subsample(self, key: PRNGKeyArray, n: int) -> "Target":
         """About n of the observations, one of each of as many stretches at random, on the data's row.
 
         The same on any devices, each of which has all of them.
         """
-        length = self.base.shape[1]
+        length = self.reference_loss.shape[1]
         taken = -(-n // length) * length
         edges = np.arange(taken + 1) * int(self.counts.n) // taken
         inside = np.asarray(jax.random.uniform(key, (taken,)), np.float64)
         at = edges[:-1] + (inside * np.diff(edges)).astype(np.int64)
         data, base = _picked(self, jnp.asarray(at))
         ones = jnp.ones((*base.shape, 1), base.dtype)
-        return replace(self, data=data, base=base, counts=Stored(jnp.asarray(taken), ones), mesh=None)
+        return replace(self, data=data, reference_loss=base, counts=StoredCounts(jnp.asarray(taken), ones), mesh=None)
 
     def risk(self, theta: Float[Array, "K B M"]) -> Float[Array, "B M"]:
         """Risk relative to the reference. Infinite is a density of zero; NaN, a loss that failed."""
@@ -105,14 +113,14 @@ class Target(eqx.Module):
                 return linear_risk(loss, theta, data, base, counts)
             return weighted_risk(generic_losses(loss, theta), data, base, counts, theta.shape[-1], finite=False)
 
-        specs = (ALL, SOME, SOME, self.counts.shared())
-        args = (theta, self.data, self.base, self.counts)
-        risk = summed(self.mesh, on_rows, specs, *args, rows=self.n_replicates)
+        specs = (UNSHARDED, SHARDED, SHARDED, self.counts.shared())
+        args = (theta, self.data, self.reference_loss, self.counts)
+        risk = sum_over_devices(self.mesh, on_rows, specs, *args, n_replicates=self.n_replicates)
         return jnp.where(risk == -jnp.inf, jnp.nan, risk)
 
     def totals(self) -> Float[Array, " B"]:
         """Counts of all observations, row by row."""
-        return summed(self.mesh, lambda counts: counts.totals(), (self.counts.shared(),), self.counts)
+        return sum_over_devices(self.mesh, lambda counts: counts.totals(), (self.counts.shared(),), self.counts)
 
     def losses(self, z: Float[Array, "K B M"]) -> Callable[[Any], list[Float[Array, "B M"]]]:
         """A function of a block of observations: the loss of every particle for each of them."""
@@ -129,13 +137,13 @@ class Target(eqx.Module):
         """Particles of equal weight at some coordinates; their `log_prior` is the coordinates' density."""
         theta = self.coordinates.constrain(z)
         log_prior = self.log_prior(theta)
-        if not self.coordinates.free:
+        if not self.coordinates.unbounded:
             log_prior = log_prior + self.coordinates.log_jacobian(z)
         return Particles(z, self.risk(theta), log_prior, uniform_log_weights(z.shape[1:]))
 
     def constrained(self, particles: Particles) -> Particles:
         """The particles as parameters, with the parameters' prior density."""
-        return particles if self.coordinates.free else self._constrained(particles)
+        return particles if self.coordinates.unbounded else self._constrained(particles)
 
     @jit
     def _constrained(self, particles: Particles) -> Particles:
@@ -157,7 +165,7 @@ def log_density(particles: Particles, eta: Float[Array, " B"]) -> Float[Array, "
 evaluate = jit(Target.evaluate)
 
 
-def make_target(model: Model, data: Any, counts: np.ndarray | Poissons, dim: int) -> Target:
+def make_target(model: Model, data: Any, counts: np.ndarray | PoissonSpec, dim: int) -> Target:
     """The target of checked data (arrays on the host) and bootstrap counts, the data put first.
 
     The first reference of a location loss is the least-squares fit, taken off y in float64, so that y loses no digits
@@ -169,10 +177,10 @@ def make_target(model: Model, data: Any, counts: np.ndarray | Poissons, dim: int
     if isinstance(model.loss, LinearLoss):
         x, y = data
         if model.loss.location:
-            reference = first_reference(x, y)
+            reference = initial_reference(x, y)
             y = y - x @ reference
         data = (x, y, np.zeros(n))
-    mesh = mesh_for(-(-n // length), n, counts.n_replicates if isinstance(counts, Poissons) else len(counts))
+    mesh = choose_mesh(-(-n // length), n, counts.n_replicates if isinstance(counts, PoissonSpec) else len(counts))
     data, base = jax.tree.map(lambda leaf: _blocks(leaf, length, mesh), (data, np.zeros(n)))
     if mesh is None:
         data, base = jax.device_put((data, base))
@@ -180,16 +188,16 @@ def make_target(model: Model, data: Any, counts: np.ndarray | Poissons, dim: int
         loss=model.loss,
         prior=model.prior,
         data=data,
-        counts=(Drawn.of if isinstance(counts, Poissons) else Stored.of)(counts, length, mesh),  # type: ignore[arg-type]
+        counts=(DrawnCounts.from_spec if isinstance(counts, PoissonSpec) else StoredCounts.from_array)(counts, length, mesh),  # type: ignore[arg-type]
         reference=jax.device_put(host_array(reference)),
-        base=base,
-        coordinates=Coordinates.of(model.prior, dim),
+        reference_loss=base,
+        coordinates=Coordinates.from_prior(model.prior, dim),
         mesh=mesh,
     )
     return target.recentre(target.reference)
 
 
-def first_reference(x: np.ndarray, y: np.ndarray) -> Float[np.ndarray, " K"]:
+def initial_reference(x: np.ndarray, y: np.ndarray) -> Float[np.ndarray, " K"]:
     """The least-squares fit, to some of many observations if these tell all parameters; as it will be stored, so that
     what is taken off y is what it stands for.
     """
@@ -203,7 +211,7 @@ def first_reference(x: np.ndarray, y: np.ndarray) -> Float[np.ndarray, " K"]:
 @eqx.filter_jit
 def _picked(target: Target, at: Int[Array, " S"]) -> tuple[PyTree[Array], Float[Array, "G L"]]:
     """Data and base of some observations; from each device those that it has, and nothing for the others."""
-    n_blocks, length = target.base.shape
+    n_blocks, length = target.reference_loss.shape
 
     def pick(leaves: PyTree[Array]) -> PyTree[Array]:
         own = len(jax.tree.leaves(leaves)[0]) * length
@@ -218,8 +226,8 @@ def _picked(target: Target, at: Int[Array, " S"]) -> tuple[PyTree[Array], Float[
 
         return jax.tree.map(of, leaves)
 
-    leaves = (target.data, target.base)
-    picked = summed(target.mesh, pick, (SOME,), leaves)
+    leaves = (target.data, target.reference_loss)
+    picked = sum_over_devices(target.mesh, pick, (SHARDED,), leaves)
     return jax.tree.map(lambda new, leaf: new.astype(leaf.dtype), picked, leaves)
 
 
@@ -234,12 +242,12 @@ def _recentre(target: Target, reference: Float[Array, " K"]) -> Target:
         base = jax.vmap(jax.vmap(loss.rho))(data[2], data[1])
     else:
         base = jax.vmap(jax.vmap(loss, (None, 0)), (None, 0))(reference, data).astype(float)
-    return replace(target, data=data, reference=reference, base=jnp.where(jnp.isfinite(base), base, 0.0))
+    return replace(target, data=data, reference=reference, reference_loss=jnp.where(jnp.isfinite(base), base, 0.0))
 
 
 def _blocks(leaf: np.ndarray, length: int, mesh: Mesh | None) -> Any:
     """Observations in blocks, filled up with the last of them."""
-    n_blocks = shares(mesh, -(-len(leaf) // length))
+    n_blocks = padded_blocks(mesh, -(-len(leaf) // length))
     kind = jax.dtypes.canonicalize_dtype(float if np.issubdtype(leaf.dtype, np.floating) else leaf.dtype)
 
     def part(blocks: slice) -> np.ndarray:
@@ -248,4 +256,4 @@ def _blocks(leaf: np.ndarray, length: int, mesh: Mesh | None) -> Any:
         padding = np.broadcast_to(leaf[-1], (fill, *leaf.shape[1:]))
         return np.concatenate([own, padding]).astype(kind).reshape(-1, length, *leaf.shape[1:])
 
-    return placed(mesh, (n_blocks, length, *leaf.shape[1:]), part)
+    return place_blocks(mesh, (n_blocks, length, *leaf.shape[1:]), part)

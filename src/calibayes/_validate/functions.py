@@ -1,6 +1,7 @@
-"""Whether a user's functions are what they should be: traced, and nothing compiled."""
+"""Check of the user's loss and prior density: JAX traces them, which compiles and computes nothing."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,60 +13,94 @@ from calibayes._backend.functions import Function
 from calibayes.losses import Generic
 from calibayes.model import GibbsModel
 
-_SOUND: set[Any] = set()
-"""Models, with data of some shape, whose functions were found to be so."""
-_MOST = 256
+
+@dataclass(frozen=True)
+class FunctionsConfig:
+    """Tuning constants of the function checks."""
+
+    max_remembered: int = 256
+    """Number of checked models that are remembered. When it is exceeded, all are forgotten and checked again on their
+    next use. Order-of-magnitude choice; it affects the running time only."""
+
+
+CONFIG = FunctionsConfig()
+
+_passed: set[Any] = set()
+"""Signatures of models and data whose functions have passed the check."""
 
 
 def check_functions(model: GibbsModel, data: PyTree[np.ndarray], dim: int) -> None:
-    """Loss and prior density must be real numbers, of one observation of these data and so many parameters."""
+    """Check that the loss and the prior density are real scalars.
+
+    Tracing takes longer than all other checks, so a model that has passed is not traced again for data of the same
+    shapes.
+
+    Parameters
+    ----------
+    model : GibbsModel
+        Model whose functions are checked.
+    data : pytree of ndarray
+        Checked data, with the observations along the first axis.
+    dim : int
+        Number of parameters.
+
+    Raises
+    ------
+    TypeError
+        If JAX cannot trace a function, or its value is complex.
+    ValueError
+        If the value of a function is not a scalar.
+    """
     theta = jax.ShapeDtypeStruct((dim,), jax.dtypes.canonicalize_dtype(float))
-    datum = jax.tree.map(_one, data)
-    # Tracing a function takes longer than all other checks together: once for each.
-    kind = _kind((model, theta, datum))
-    if kind is not None and kind in _SOUND:
+    datum = jax.tree.map(_datum_shape, data)
+    signature = _signature((model, theta, datum))
+    if signature is not None and signature in _passed:
         return
     if isinstance(model.loss, Generic):
-        _require_scalar("loss(theta, datum)", model.loss, theta, datum)
+        _require_real_scalar("loss(theta, datum)", model.loss, theta, datum)
     else:
-        one = jax.ShapeDtypeStruct((), theta.dtype)
-        _require_scalar("rho(prediction, y)", model.loss.rho, one, one)
-    _require_scalar("prior.log_prob(theta)", model.prior.log_prob, theta)
-    if kind is not None:
-        if len(_SOUND) >= _MOST:
-            _SOUND.clear()
-        _SOUND.add(kind)
+        scalar = jax.ShapeDtypeStruct((), theta.dtype)
+        _require_real_scalar("rho(prediction, y)", model.loss.rho, scalar, scalar)
+    _require_real_scalar("prior.log_prob(theta)", model.prior.log_prob, theta)
+    if signature is not None:
+        if len(_passed) >= CONFIG.max_remembered:
+            _passed.clear()
+        _passed.add(signature)
 
 
-def _kind(tree: Any) -> Any:
-    """What says all that tracing could see; None if there is something whose insides could change."""
+def _signature(tree: Any) -> Any:
+    """Return a hashable value that determines the result of tracing.
+
+    It is made of the tree structure, the shapes and dtypes of arrays, and the code and captured values of functions.
+    Returns None if the tree holds anything else, such as a callable object whose state may change.
+    """
     leaves, structure = jax.tree.flatten(tree)
-    noted = [_known(leaf) if isinstance(leaf, Function) else _shape(leaf) for leaf in leaves]
-    if any(note is None for note in noted):
+    parts = [_comparable(leaf) if isinstance(leaf, Function) else _shape_and_dtype(leaf) for leaf in leaves]
+    if any(part is None for part in parts):
         return None
-    kind = (structure, *noted)
+    signature = (structure, *parts)
     try:
-        hash(kind)
+        hash(signature)
     except TypeError:
         return None
-    return kind
+    return signature
 
 
-def _known(function: Function) -> Function | None:
-    """None if what it saw is equal to nothing, so that to remember it would be of no use."""
+def _comparable(function: Function) -> Function | None:
+    """Return the function, or None if it captures a mutable value and therefore never equals another function."""
     return function if Function(function.fn) == function else None
 
 
-def _shape(leaf: Any) -> tuple[tuple[int, ...], np.dtype] | None:
+def _shape_and_dtype(leaf: Any) -> tuple[tuple[int, ...], np.dtype] | None:
     arrays = jax.Array | np.ndarray | jax.ShapeDtypeStruct
     return (leaf.shape, leaf.dtype) if isinstance(leaf, arrays) else None
 
 
-def _one(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
+def _datum_shape(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape[1:], jax.dtypes.canonicalize_dtype(leaf.dtype))
 
 
-def _require_scalar(name: str, fn: Callable[..., Any], *args: Any) -> None:
+def _require_real_scalar(name: str, fn: Callable[..., Any], *args: Any) -> None:
     try:
         out = jax.eval_shape(fn, *args)
     except Exception as error:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from calibayes._backend.memory import require_memory
-from calibayes.cli.tables import Chosen, complete, require_columns, varying
+from calibayes.cli.tables import Selection, complete, require_columns, varying
 
 
-def by_formula(frame: Any, target: str | None, formula: str, cluster: str | None, drop_missing: bool) -> Chosen:
+def by_formula(frame: Any, target: str | None, formula: str, cluster: str | None, drop_missing: bool) -> Selection:
     try:
         from formulaic import Formula, SimpleFormula, model_matrix
         from formulaic.errors import FormulaicError
@@ -57,7 +57,7 @@ def by_formula(frame: Any, target: str | None, formula: str, cluster: str | None
         names.remove("Intercept")
     names, values, constant = varying(names, values, intercept)
     groups = None if cluster is None else frame[cluster]
-    return Chosen(predicted, y, names, values, intercept, groups, dropped + constant)
+    return Selection(predicted, y, names, values, intercept, groups, dropped + constant)
 
 
 def _variables(factors: Sequence[str], columns: Any) -> list[str]:

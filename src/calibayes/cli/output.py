@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from calibayes.cli.tables import Chosen
+from calibayes.cli.tables import Selection
 from calibayes.design import Design
 from calibayes.losses import Expectile, Hinge, Huber, LinearLoss, Quantile
 from calibayes.report.verdict import FEW_OBSERVATIONS
@@ -25,13 +25,13 @@ _CALLED = {"Absolute": "Least absolute error", "Squared": "Least squares"}
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FitSummary:
     """All that there is to say."""
 
     result: Result
     own: Intervals
     loss: LinearLoss
-    chosen: Chosen
+    chosen: Selection
     design: Design
     file: str
     classes: list[str] | None
@@ -56,10 +56,10 @@ class Fitted:
         chosen, n = self.chosen, len(self.chosen.names)
         about = chosen.target if self.classes is None else f"{chosen.target} = {self.classes[1]}"
         given = f" on {n} column{'s' * (n > 1)}" if n else ""
-        return f"{_kind(self.loss)} of {about}{given}, {len(chosen.columns):,} rows of {self.file}."
+        return f"{model_title(self.loss)} of {about}{given}, {len(chosen.columns):,} rows of {self.file}."
 
 
-def _kind(loss: LinearLoss) -> str:
+def model_title(loss: LinearLoss) -> str:
     match loss:
         case Quantile():
             return "Median regression" if float(loss.tau) == 0.5 else f"{float(loss.tau):.3g} quantile regression"
@@ -73,7 +73,7 @@ def _kind(loss: LinearLoss) -> str:
     return f"{_CALLED.get(name, name)} regression"
 
 
-def as_json(fitted: Fitted) -> str:
+def to_json(fitted: FitSummary) -> str:
     result, own, loss = fitted.result, fitted.own, fitted.loss
     parameters = {name: float(value) for name, value in vars(loss).items()}
     coefficients = [
@@ -119,7 +119,7 @@ def _finite(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def show(fitted: Fitted) -> None:
+def print_summary(fitted: FitSummary) -> None:
     result, own = fitted.result, fitted.own
     console = Console(highlight=False)
     percent = f"{100 * result.level:g}%"
@@ -151,7 +151,7 @@ def show(fitted: Fitted) -> None:
     )
 
 
-def _how_far(fitted: Fitted) -> str:
+def _how_far(fitted: FitSummary) -> str:
     """The column whose values are farthest from zero, if that is far outside of them."""
     design = fitted.design
     away = np.abs(design.means) / design.spreads
@@ -159,7 +159,7 @@ def _how_far(fitted: Fitted) -> str:
     return f", far outside of the data ({fitted.chosen.names[far]})" if away[far] > _FAR else ""
 
 
-def _table(fitted: Fitted, percent: str) -> Table:
+def _table(fitted: FitSummary, percent: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", overflow="fold")
     for column in ("mean", f"{percent} low", f"{percent} high", "own eta"):

@@ -29,7 +29,7 @@ _TIGHTEST = 1032
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Selection:
     """The part of a table that a model is about."""
 
     target: str
@@ -44,7 +44,7 @@ class Chosen:
     """What was left out, in words."""
 
 
-def read(path: Path, missing: Sequence[str] = ()) -> Any:
+def read_table(path: Path, missing: Sequence[str] = ()) -> Any:
     """A data frame from a file, by its suffix, without a first column that only names the rows.
 
     `missing` are texts that stand for a missing value, besides NA.
@@ -73,7 +73,7 @@ def read(path: Path, missing: Sequence[str] = ()) -> Any:
     return frame.drop(columns=first) if first == "Unnamed: 0" and _names_rows(frame[first]) else frame
 
 
-def header(path: Path) -> list[str]:
+def read_header(path: Path) -> list[str]:
     """The names of a file's columns, without reading the rest of it."""
     suffix = _suffix(path)
     if suffix == ".parquet":
@@ -84,7 +84,7 @@ def header(path: Path) -> list[str]:
     return next(csv.reader([_first_line(path)], delimiter=separator, skipinitialspace=True), [])
 
 
-def choose(
+def select_columns(
     frame: Any,
     target: str | None,
     *,
@@ -93,7 +93,7 @@ def choose(
     intercept: bool = True,
     cluster: str | None = None,
     drop_missing: bool = False,
-) -> Chosen:
+) -> Selection:
     """The target and the columns it is predicted from: those of the formula, those named, or all the others."""
     if formula is not None:
         if columns is not None:
@@ -114,7 +114,7 @@ def choose(
 
 def _by_columns(
     frame: Any, target: str, columns: str | None, intercept: bool, cluster: str | None, drop_missing: bool
-) -> Chosen:
+) -> Selection:
     if columns is not None:
         names = [name.strip() for name in next(csv.reader([columns], skipinitialspace=True), [])]
         require_columns(frame, names)
@@ -127,7 +127,7 @@ def _by_columns(
     values = frame[names].to_numpy(float).reshape(len(frame), len(names))
     names, values, constant = varying(names, values, intercept)
     groups = None if cluster is None else frame[cluster]
-    return Chosen(target, frame[target], names, values, intercept, groups, dropped + constant)
+    return Selection(target, frame[target], names, values, intercept, groups, dropped + constant)
 
 
 def complete(frame: Any, names: Iterable[str], drop_missing: bool) -> tuple[Any, list[str]]:
@@ -166,7 +166,7 @@ def varying(
     return [name for name, kept in zip(names, keep, strict=True) if kept], values[:, keep], notes
 
 
-def numbers(y: Any, name: str) -> Float[np.ndarray, " N"]:
+def numeric_target(y: Any, name: str) -> Float[np.ndarray, " N"]:
     """The target of a loss of `y - prediction`."""
     if not _is_number(y):
         raise ValueError(
@@ -181,7 +181,7 @@ def numbers(y: Any, name: str) -> Float[np.ndarray, " N"]:
     return values
 
 
-def signs(y: Any, name: str, positive: str | None) -> tuple[Float[np.ndarray, " N"], list[str]]:
+def class_target(y: Any, name: str, positive: str | None) -> tuple[Float[np.ndarray, " N"], list[str]]:
     """The target of a loss of two classes, -1 or 1, and what those two are called.
 
     The larger label is 1 unless told: 1 of 0 and 1, True of False and True, the later in the alphabet.

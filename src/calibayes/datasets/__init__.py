@@ -1,19 +1,54 @@
-"""The paper's two problems, each an `(X, y)` pair with the intercept first."""
+"""Example data sets: the two problems of the paper.
+
+Each function returns a design matrix X, whose first column is the intercept, and a response y.
+"""
 
 from importlib import resources
 
 import numpy as np
 from jaxtyping import Float
 
+__all__ = ["ALL_PREDICTORS", "PAPER_PREDICTORS", "TRUE_THETA", "heart_disease", "median_regression"]
+
 PAPER_PREDICTORS = ("sbp", "tobacco", "ldl", "famhist", "obesity", "alcohol", "age")
+"""Predictors of the heart disease data in the paper."""
+
 ALL_PREDICTORS = ("sbp", "tobacco", "ldl", "adiposity", "famhist", "typea", "obesity", "alcohol", "age")
+"""All predictors of the heart disease data."""
 
 TRUE_THETA = (2.0, 1.0)
-"""The parameters behind `median_regression`."""
+"""True intercept and slope of `median_regression`."""
 
 
 def median_regression(n: int = 100, seed: int = 0) -> tuple[Float[np.ndarray, "N 2"], Float[np.ndarray, " N"]]:
-    """The paper's synthetic data: `y = 2 + x + e`, with `x + 2` chi-squared (4) and `e` standard normal."""
+    r"""Simulate the median regression data of the paper (section 3.1).
+
+    Parameters
+    ----------
+    n : int
+        Number of observations. Default: 100.
+    seed : int
+        Seed of the random numbers. Default: 0.
+
+    Returns
+    -------
+    X : ndarray of shape (n, 2)
+        Intercept and predictor.
+    y : ndarray of shape (n,)
+        Response.
+
+    Notes
+    -----
+    $y = 2 + x + \varepsilon$, with $x + 2 \sim \chi^2_4$ and $\varepsilon \sim N(0, 1)$. The true parameters are in
+    `TRUE_THETA`.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> X, y = cb.datasets.median_regression(n=100, seed=0)
+    >>> X.shape, y.shape
+    ((100, 2), (100,))
+    """
     if n < 1:
         raise ValueError(f"n must be at least 1; got {n}.")
     rng = np.random.default_rng(seed)
@@ -24,24 +59,51 @@ def median_regression(n: int = 100, seed: int = 0) -> tuple[Float[np.ndarray, "N
 def heart_disease(
     predictors: tuple[str, ...] | str = "paper", centre: bool = True
 ) -> tuple[Float[np.ndarray, "N K"], Float[np.ndarray, " N"]]:
-    """South African heart disease: 462 men, 160 cases, labels -1 and 1, predictors standardised.
+    """Load the South African heart disease data (paper, section 3.2).
 
-    Rousseauw et al., South African Medical Journal 64 (1983); a sample published with Hastie, Tibshirani and
-    Friedman, The Elements of Statistical Learning. `predictors` is `"paper"` for the seven of section 4.4.2 there,
-    `"all"` for the nine, or their names. Without `centre` they are scaled, but keep their means.
+    Parameters
+    ----------
+    predictors : str or tuple of str
+        `"paper"` for the seven predictors of the paper, `"all"` for all nine, or the names of the predictors.
+        Default: "paper".
+    centre : bool
+        Whether to subtract the means of the predictors. They are divided by their standard deviations in any case.
+        Default: True.
+
+    Returns
+    -------
+    X : ndarray of shape (462, K)
+        Intercept and predictors.
+    y : ndarray of shape (462,)
+        Coronary heart disease: 1 for the 160 cases, -1 for the controls.
+
+    Raises
+    ------
+    ValueError
+        If a predictor is unknown.
+
+    References
+    ----------
+    Rousseauw et al. (1983), Coronary risk factor screening in three rural communities, South African Medical Journal
+    64. The sample of 462 men is published with Hastie, Tibshirani and Friedman, The Elements of Statistical Learning,
+    whose section 4.4.2 selects the seven predictors.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> X, y = cb.datasets.heart_disease()
+    >>> X.shape, int((y == 1).sum())
+    ((462, 8), 160)
     """
-    chosen = (
-        {"paper": PAPER_PREDICTORS, "all": ALL_PREDICTORS}.get(predictors)
-        if isinstance(predictors, str)
-        else predictors
-    )
-    if chosen is None or not set(chosen) <= set(ALL_PREDICTORS):
+    by_name = {"paper": PAPER_PREDICTORS, "all": ALL_PREDICTORS}
+    selected = by_name.get(predictors) if isinstance(predictors, str) else predictors
+    if selected is None or not set(selected) <= set(ALL_PREDICTORS):
         raise ValueError(
             f"predictors must be 'paper', 'all' or names among {', '.join(ALL_PREDICTORS)}; got {predictors!r}."
         )
     with resources.files(__package__).joinpath("heart_disease.csv").open() as file:
         header = file.readline().strip().split(",")
         table = np.loadtxt(file, delimiter=",")
-    raw = table[:, [header.index(name) for name in chosen]]
+    raw = table[:, [header.index(name) for name in selected]]
     x = (raw - raw.mean(0) if centre else raw) / raw.std(0, ddof=1)
     return np.column_stack([np.ones(len(x)), x]), 2 * table[:, header.index("chd")] - 1

@@ -1,4 +1,6 @@
-"""Models, priors and draws from elsewhere: NumPyro's models, any log-density, draws of other samplers."""
+"""Priors and draws from other libraries. For NumPyro models see `GibbsModel.from_numpyro`."""
 
-from calibayes.interop.density import LogDensity as LogDensity
-from calibayes.interop.draws import draws_from as draws_from
+from calibayes.interop.density import LogDensity
+from calibayes.interop.draws import draws_from
+
+__all__ = ["LogDensity", "draws_from"]

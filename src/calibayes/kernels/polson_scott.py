@@ -32,7 +32,7 @@ class PolsonScott(Kernel):
                 "kernel PolsonScott samples losses.Hinge with priors.Laplace; got "
                 f"{type(target.loss).__name__} with {type(target.prior).__name__}. Use RAM or RWMH."
             )
-        if bool((target.counts.every() < 0).any()):
+        if bool((target.counts.to_array() < 0).any()):
             raise ValueError("kernel PolsonScott needs counts of at least zero; use RAM or RWMH.")
 
     def init(self, covariance):
@@ -40,7 +40,7 @@ class PolsonScott(Kernel):
 
     def step(self, keys, target, eta, particles, adaptation, adapt):
         x, y, _ = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in target.data)
-        weights = eta[:, None] * target.counts.every().T
+        weights = eta[:, None] * target.counts.to_array().T
         prior = target.prior
         loc, scale = (jnp.broadcast_to(p, (target.dim,)) for p in (prior.loc, prior.scale))
 

@@ -1,7 +1,8 @@
-"""Plots of a calibration. Each draws on the Axes it is given, or on new ones as wide as a paper's column; returns them.
+"""Plots of a calibration with matplotlib.
 
-Blue is the calibrated posterior, dashed orange the one it is compared with. On new axes letters are of 8 points; on the
-caller's they follow the caller's settings.
+Each function draws on the `Axes` that it gets, or on new ones as wide as a journal column, and returns them. Blue is the
+calibrated posterior; dashed orange is the posterior that it is compared with. New axes use 8-point fonts; on axes of the
+caller the fonts follow the caller's settings.
 """
 
 from collections.abc import Iterable
@@ -12,142 +13,280 @@ import numpy as np
 from calibayes._backend.functions import as_float
 from calibayes._core.convergence import pareto_k, pareto_k_limit
 from calibayes._core.curve import Coverage
-from calibayes._validate.checks import check_level
+from calibayes._validate.settings import check_level
 from calibayes.losses import LinearLoss
 from calibayes.plots import drawing
+from calibayes.plots.drawing import CALIBRATED, CONFIG, NEUTRAL, Axes
 from calibayes.result import Result
 from calibayes.samplers.transport.maps import weigh
 from calibayes.samplers.transport.sampler import GOOD, LOW_ESS, TransportState
 
-_MOST = 8
-"""Parameters in one picture of pairs."""
+__all__ = ["coverage", "diagnostics", "fit", "pairs", "posterior", "trace"]
 
 
-def coverage(result: Result, ax: Any = None, level: float | None = None) -> Any:
-    """Coverage against the learning rate, with a pointwise 95% band, and where it meets the level.
+def coverage(result: Result, ax: Axes | None = None, level: float | None = None) -> Axes:
+    """Plot coverage against the learning rate, with a pointwise 95% band.
 
-    The vertical line is eta-hat, in a band of one standard error on either side. At another `level` than the result's
-    it is read off the curve, and left out where the curve does not reach it.
+    The vertical line is the calibrated learning rate, in a band of one standard error on either side.
+
+    Parameters
+    ----------
+    result
+        The result of a calibration.
+    ax
+        Axes to draw on. Default: new axes.
+    level
+        Level of the credible sets. Default: the level of the result. For another level the learning rate is read off
+        the coverage curve, and its line is omitted if the curve does not cross the level.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes with the plot.
+
+    Raises
+    ------
+    ValueError
+        If the result has no coverage curve, or `level` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> data = cb.datasets.median_regression(n=60, seed=0)
+    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    >>> result = cb.calibrate(model, data, bootstrap=100, seed=0, progress=False)
+    >>> cb.plots.coverage(result).get_ylabel()
+    'coverage of 95% sets'
     """
     curve = result.curve
-    wanted = result.level if level is None else level
-    check_level(wanted, curve.critical_levels.shape[1])
+    level = result.level if level is None else level
+    check_level(level, curve.critical_levels.shape[1])
     if not len(curve.etas):
-        raise ValueError(f"there is no coverage curve to draw: {result.message}.")
-    if wanted == result.level:
+        raise ValueError(f"the result has no coverage curve to draw. {result.message}")
+    if level == result.level:
         eta, error = result.eta, result.eta_se
     else:
-        eta, error = curve.eta_hat(wanted), curve.eta_se(wanted)
-    ax, done = drawing.axes(ax)
-    drawing.plain_log(ax, "x", curve.etas)
-    ax.axhline(wanted, color=drawing.INK, lw=0.8, ls=":")
-    ax.fill_between(curve.etas, *curve.band(wanted).T, color=drawing.AFTER, alpha=0.18, lw=0)
-    ax.plot(curve.etas, curve.coverage(wanted), color=drawing.AFTER, lw=1.5)
+        eta, error = curve.eta_hat(level), curve.eta_se(level)
+    ax, font_size = drawing.open_axes(ax)
+    drawing.set_log_scale(ax, "x", curve.etas)
+    ax.axhline(level, color=NEUTRAL, lw=0.8, ls=":")
+    ax.fill_between(curve.etas, *curve.band(level).T, color=CALIBRATED, alpha=0.18, lw=0)
+    ax.plot(curve.etas, curve.coverage(level), color=CALIBRATED, lw=1.5)
     if curve.etas[0] <= eta <= curve.etas[-1]:
-        drawing.mark(ax.axvline, ax.axvspan, eta, error, ax.get_xlim())
-        # The curve falls, and leaves room at the lower left of the line and at its upper right.
-        left = eta > 0.95 * np.sqrt(curve.etas[0] * curve.etas[-1])
-        ax.annotate(
-            f"{eta:.4g} ± {error:.2g}" + ("" if result.converged else "\nnot converged"),
-            (eta, 0.04 if left else 0.96),
-            (-6 if left else 6, 0),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            ha="right" if left else "left",
-            va="bottom" if left else "top",
-            color=drawing.AFTER,
-            fontsize="small",
-        )
-    ax.set(xlabel="learning rate", ylabel=f"coverage of {drawing.percent(wanted)} sets")
-    return done()
+        drawing.mark_eta(ax.axvline, ax.axvspan, eta, error, ax.get_xlim())
+        _annotate_eta(ax, result, eta, error)
+    ax.set(xlabel="learning rate η", ylabel=f"coverage of {drawing.percent(level)} sets")
+    drawing.tidy(ax, font_size)
+    return ax
 
 
-def trace(result: Result, ax: Any = None) -> Any:
-    """The search: the learning rate of each iteration, and below it what its sets covered, with a 95% interval.
+def _annotate_eta(ax: Axes, result: Result, eta: float, error: float) -> None:
+    """Write eta beside its line: the decreasing curve leaves room at the lower left and at the upper right."""
+    etas = result.curve.etas
+    left = eta > 0.95 * np.sqrt(etas[0] * etas[-1])
+    ax.annotate(
+        f"η = {eta:.4g} ± {error:.2g}" + ("" if result.converged else "\nnot converged"),
+        (eta, 0.04 if left else 0.96),
+        (-6 if left else 6, 0),
+        xycoords=("data", "axes fraction"),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        va="bottom" if left else "top",
+        color=CALIBRATED,
+        fontsize="small",
+    )
 
-    The horizontal line is eta-hat, which is read off the curve around the last iteration, in a band of one standard
-    error. Coverage has axes of its own in the lower half of `ax`; the upper half is returned.
+
+def trace(result: Result, ax: Axes | None = None) -> Axes:
+    """Plot the learning rate and the coverage at each iteration of the search.
+
+    The upper half shows the learning rates. The dashed line is the reported learning rate, which is interpolated on the
+    coverage curve around the last iteration, in a band of one standard error. The lower half shows coverage with 95%
+    intervals, on axes of its own.
+
+    Parameters
+    ----------
+    result
+        The result of a calibration.
+    ax
+        Axes to draw on; they are shrunk to their upper half. Default: new axes.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The upper axes.
+
+    Raises
+    ------
+    ValueError
+        If the trace of the result is empty.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> data = cb.datasets.median_regression(n=60, seed=0)
+    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    >>> result = cb.calibrate(model, data, bootstrap=100, seed=0, progress=False)
+    >>> cb.plots.trace(result).get_ylabel()
+    'learning rate η'
     """
     if not result.trace:
-        raise ValueError("there is no trace to draw: it has no iterations.")
+        raise ValueError("the result has no trace to draw: the search made no iterations.")
     from matplotlib.ticker import MaxNLocator
 
-    at, etas, covered = (
+    iterations, etas, shares = (
         np.array([getattr(record, field) for record in result.trace]) for field in ("iteration", "eta", "coverage")
     )
     n_replicates = result.coverage.n_replicates
-    low, high = np.array([Coverage(round(share * n_replicates), n_replicates).interval for share in covered]).T
-    look = {"color": drawing.AFTER, "lw": 1.0, "marker": "o", "ms": 4 if len(at) < 20 else 2}
-    ax, done = drawing.axes(ax, 2.6)
-    below = drawing.lower_half(ax)
-    drawing.plain_log(ax, "y", np.append(etas, result.eta))
-    drawing.mark(ax.axhline, ax.axhspan, result.eta, result.eta_se, ax.get_ylim())
-    ax.plot(at, etas, **look)
-    ax.set(ylabel="learning rate")
+    low, high = np.array([Coverage(round(share * n_replicates), n_replicates).interval for share in shares]).T
+    style: dict[str, Any] = {"color": CALIBRATED, "lw": 1.0, "marker": "o", "ms": 4 if len(iterations) < 20 else 2}
+    ax, font_size = drawing.open_axes(ax, 2.6)
+    lower_ax = drawing.split_axes(ax)
+    drawing.set_log_scale(ax, "y", np.append(etas, result.eta))
+    drawing.mark_eta(ax.axhline, ax.axhspan, result.eta, result.eta_se, ax.get_ylim())
+    ax.plot(iterations, etas, **style)
+    ax.set(ylabel="learning rate η")
     ax.tick_params(labelbottom=False)
-    below.axhline(result.level, color=drawing.INK, lw=0.8, ls=":")
-    below.vlines(at, low, high, color=drawing.AFTER, alpha=0.35, lw=1.0)
-    below.plot(at, covered, **look)
-    below.set(xlabel="iteration", ylabel=f"coverage of\n{drawing.percent(result.level)} sets")
-    below.set_xlim(at[0] - 0.5, at[-1] + 0.5)
-    below.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
-    return done(below)
+    lower_ax.axhline(result.level, color=NEUTRAL, lw=0.8, ls=":")
+    lower_ax.vlines(iterations, low, high, color=CALIBRATED, alpha=0.35, lw=1.0)
+    lower_ax.plot(iterations, shares, **style)
+    lower_ax.set(xlabel="iteration", ylabel=f"coverage of\n{drawing.percent(result.level)} sets")
+    lower_ax.set_xlim(iterations[0] - 0.5, iterations[-1] + 0.5)
+    lower_ax.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+    drawing.tidy(ax, font_size)
+    drawing.tidy(lower_ax, font_size)
+    return ax
 
 
-def posterior(result: Result, k: Any = None, before: float | None = 1.0, ax: Any = None) -> Any:
-    """The calibrated posterior of one parameter, or of two, and the one at the learning rate `before`.
+def posterior(result: Result, k: Any = None, before: float | None = 1.0, ax: Axes | None = None) -> Axes:
+    """Plot the calibrated posterior of one or two parameters, and the posterior at another learning rate.
 
-    `k` is a name or an index, or two of them. Of one parameter, densities and, under them, equal-tailed intervals at
-    the result's level; of two, contours that hold this share of the draws. All are of the one joint posterior, not
-    calibrated each by itself (`result.intervals()` is). The ring is the estimate. Of a result that was loaded only the
-    calibrated posterior is left to draw.
+    For one parameter the plot shows densities and, below them, equal-tailed intervals at the level of the result. For two
+    parameters it shows contours that contain this share of the draws. The ring is the estimate. Intervals and contours
+    are those of the joint posterior; `result.intervals()` calibrates each interval individually.
+
+    Parameters
+    ----------
+    result
+        The result of a calibration. A loaded result has no particles, so that only its calibrated posterior is drawn.
+    k
+        Name or index of a parameter, or a sequence of two. Default: all parameters, if there are one or two.
+    before
+        Learning rate of the posterior to compare with; None to omit it. Default: 1, the ordinary posterior.
+    ax
+        Axes to draw on. Default: new axes.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes with the plot.
+
+    Raises
+    ------
+    ValueError
+        If `k` does not name one parameter or two different ones.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> data = cb.datasets.median_regression(n=60, seed=0)
+    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    >>> names = ["intercept", "slope"]
+    >>> result = cb.calibrate(model, data, bootstrap=100, seed=0, names=names, progress=False)
+    >>> cb.plots.posterior(result, "slope", before=None).get_xlabel()
+    'slope'
     """
     if k is None:
         if len(result.names) > 2:
-            raise ValueError(f"say which parameter, or which two: {', '.join(result.names)}. Or draw plots.pairs.")
+            raise ValueError(
+                f"k must name one parameter or two of {', '.join(result.names)}. To draw more, use plots.pairs."
+            )
         k = range(len(result.names))
-    chosen = [drawing.index(result, one) for one in ([k] if isinstance(k, str | int | np.integer) else k)]
-    if len(chosen) not in (1, 2) or len(set(chosen)) < len(chosen):
-        raise ValueError(f"k must be one parameter, or two different ones; got {k!r}.")
-    both = drawing.before_and_after(result, before)
-    ax, done = drawing.axes(ax)
-    if len(chosen) == 1:
-        drawing.densities(ax, result, both, chosen[0])
+    parameters = [k] if isinstance(k, str | int | np.integer) else list(k)
+    indices = [drawing.parameter_index(result, parameter) for parameter in parameters]
+    if len(indices) not in (1, 2) or len(set(indices)) < len(indices):
+        raise ValueError(f"k must be one parameter or two different ones; got {k!r}.")
+    samples = drawing.samples_to_compare(result, before)
+    ax, font_size = drawing.open_axes(ax)
+    if len(indices) == 1:
+        drawing.draw_densities(ax, result, samples, indices[0])
     else:
-        drawing.contours(ax, result, both, *chosen)
-        ax.set_ylabel(result.names[chosen[1]])
-    ax.set_xlabel(result.names[chosen[0]])
-    return done(legend=True)
+        drawing.draw_contours(ax, result, samples, *indices)
+        ax.set_ylabel(result.names[indices[1]])
+    ax.set_xlabel(result.names[indices[0]])
+    drawing.tidy(ax, font_size)
+    drawing.add_legend(ax, font_size)
+    return ax
 
 
 def pairs(result: Result, before: float | None = 1.0, names: Iterable[Any] | None = None) -> Any:
-    """`posterior` of every parameter, on the diagonal, and of every two, below it: a square array of Axes.
+    """Plot `posterior` for every parameter, on the diagonal, and for every pair of parameters, below it.
 
-    `names` chooses parameters, by name or index; there is room for eight.
+    Parameters
+    ----------
+    result
+        The result of a calibration.
+    before
+        Learning rate of the posterior to compare with; None to omit it. Default: 1, the ordinary posterior.
+    names
+        Names or indices of the parameters, at most eight. Default: all parameters.
+
+    Returns
+    -------
+    numpy.ndarray of matplotlib.axes.Axes
+        A square array of axes; those above the diagonal are empty.
+
+    Raises
+    ------
+    ValueError
+        If there are more than eight parameters, or one appears twice.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> data = cb.datasets.median_regression(n=60, seed=0)
+    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    >>> result = cb.calibrate(model, data, bootstrap=100, seed=0, progress=False)
+    >>> cb.plots.pairs(result, before=None).shape
+    (2, 2)
     """
-    from matplotlib.ticker import MaxNLocator
-
-    chosen = [drawing.index(result, name) for name in (range(len(result.names)) if names is None else names)]
-    size = len(chosen)
-    if not 1 <= size <= _MOST or len(set(chosen)) < size:
+    parameters = range(len(result.names)) if names is None else names
+    indices = [drawing.parameter_index(result, parameter) for parameter in parameters]
+    size = len(indices)
+    if not 1 <= size <= CONFIG.max_pairs or len(set(indices)) < size:
         raise ValueError(
-            f"pairs draws 1 to {_MOST} different parameters, not {size}: choose with names=[...] among "
+            f"pairs draws 1 to {CONFIG.max_pairs} different parameters; got {size}. Choose them with names=[...] from "
             f"{', '.join(result.names)}."
         )
-    both = drawing.before_and_after(result, before)
-    side = float(np.clip(1.2 * size, drawing.WIDTH, 7.0))
+    samples = drawing.samples_to_compare(result, before)
+    side = float(np.clip(1.2 * size, CONFIG.column_width, 7.0))
     figure, axes = drawing.pyplot().subplots(
         size, size, figsize=(side, side), sharex="col", squeeze=False, layout="constrained"
     )
+    _draw_pairs(axes, result, samples, indices)
+    for ax in axes.flat:
+        drawing.tidy(ax, CONFIG.font_size)
+    if size == 1:
+        drawing.add_legend(axes[0, 0], CONFIG.font_size)
+    else:
+        drawing.add_figure_legend(axes[0, 0], CONFIG.font_size)
+    figure.align_labels()
+    return axes
+
+
+def _draw_pairs(axes: Any, result: Result, samples: list[drawing.Sample], indices: list[int]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    size = len(indices)
     for row, column in np.ndindex(size, size):
-        ax, i, j = axes[row, column], chosen[column], chosen[row]
+        ax, i, j = axes[row, column], indices[column], indices[row]
         if column > row:
             ax.set_axis_off()
             continue
         if column == row:
-            drawing.densities(ax, result, both, i)
+            drawing.draw_densities(ax, result, samples, i)
         else:
-            drawing.contours(ax, result, both, i, j)
+            drawing.draw_contours(ax, result, samples, i, j)
             ax.yaxis.set_major_locator(MaxNLocator(3))
             if column:
                 ax.sharey(axes[row, 0])
@@ -157,82 +296,153 @@ def pairs(result: Result, before: float | None = 1.0, names: Iterable[Any] | Non
         ax.xaxis.set_major_locator(MaxNLocator(3))
         if row == size - 1:
             ax.set_xlabel(result.names[i])
-    for ax in axes.flat:
-        drawing.tidy(ax, 8)
-    if size == 1:
-        drawing.put_legend(axes[0, 0], 8)
-    else:
-        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="upper right", fontsize=8, **drawing.LEGEND)
-    figure.align_labels()
-    return axes
 
 
-def fit(result: Result, x: Any = None, ax: Any = None) -> Any:
-    """The data and what a linear model predicts along one column of X, with the other columns at their means.
+def fit(result: Result, x: str | int | None = None, ax: Axes | None = None) -> Axes:
+    """Plot the data and the prediction of a linear model along one column of X, with other columns at their means.
 
-    The line is the prediction at the estimate. The band is pointwise, at the result's level, of the calibrated
-    posterior: at its one joint eta, not calibrated at each point by itself. `x` is a name or an index, and may be left
-    out where only one column varies. A column made from others, as a square is, does not move along with them.
+    The line is the prediction at the estimate. The band is the pointwise equal-tailed interval of the calibrated
+    posterior at the level of the result; it uses the joint learning rate and is not calibrated at each point. Columns
+    that are functions of others, such as squares, are held at their means as well.
+
+    Parameters
+    ----------
+    result
+        The result of a calibration of a model with a linear loss, with its data.
+    x
+        Name or index of the column of X. Default: the only column that varies.
+    ax
+        Axes to draw on. Default: new axes.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes with the plot.
+
+    Raises
+    ------
+    RuntimeError
+        If the result was loaded from a file, without its model and data.
+    TypeError
+        If the loss of the model is not linear.
+    ValueError
+        If `x` is omitted and several columns vary, or column `x` is constant.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> data = cb.datasets.median_regression(n=60, seed=0)
+    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    >>> result = cb.calibrate(model, data, bootstrap=100, seed=0, progress=False)
+    >>> [text.get_text() for text in cb.plots.fit(result).get_legend().get_texts()]
+    ['data', '95% band', 'fitted median']
     """
     loss = getattr(result.model, "loss", None)
     if loss is None or result.data is None:
-        raise RuntimeError("this result was loaded, without its model and data: calibrate again to draw its fit.")
+        raise RuntimeError("this result was loaded without its model and data. Calibrate again to draw its fit.")
     if not isinstance(loss, LinearLoss):
-        raise TypeError("fit draws linear models, whose loss is of x @ theta and y; this model's is a function.")
+        raise TypeError("fit draws models with a linear loss; the loss of this model is a general function.")
     matrix, y = (np.asarray(part, float) for part in result.data)
+    k = _varying_column(result, matrix, x)
+    grid = np.linspace(matrix[:, k].min(), matrix[:, k].max(), CONFIG.n_fit)
+    rows = np.tile(matrix.mean(0), (len(grid), 1))
+    rows[:, k] = grid
+    tail = (1 - result.level) / 2
+    low, high = np.quantile(rows @ result.draws.T, [tail, 1 - tail], axis=1)
+
+    ax, font_size = drawing.open_axes(ax)
+    classes = not loss.location and np.isin(y, (-1, 1)).all()
+    style: dict[str, Any] = {"marker": "|", "ms": 6, "mew": 0.7} if classes else {"marker": "o", "ms": 3, "mew": 0}
+    ax.plot(matrix[:, k], y.ravel(), ls="", color=NEUTRAL, alpha=0.35, label="data", **style)
+    band_label = f"{drawing.percent(result.level)} band"
+    ax.fill_between(grid, low, high, color=CALIBRATED, alpha=0.25, lw=0, label=band_label)
+    ax.plot(grid, rows @ result.estimate, color=CALIBRATED, lw=1.5, label=drawing.fitted_label(loss))
+    if classes:
+        ax.axhline(0, color=NEUTRAL, lw=0.8, ls=":")
+    ax.set(xlabel=result.names[k], ylabel="score (classes at −1 and 1)" if classes else "y")
+    drawing.tidy(ax, font_size)
+    drawing.add_legend(ax, font_size)
+    return ax
+
+
+def _varying_column(result: Result, matrix: np.ndarray, x: str | int | None) -> int:
+    """Return the index of column `x`, or of the only column that varies if it is None."""
     varies = np.ptp(matrix, axis=0) > 0
     if x is None:
         if varies.sum() != 1:
             names = ", ".join(result.names[k] for k in np.flatnonzero(varies))
-            raise ValueError(f"say along which column x of X to draw: {names or 'but none varies'}.")
-        x = int(np.argmax(varies))
-    k = drawing.index(result, x)
+            raise ValueError(f"x must be a column of X that varies; choose one of: {names or 'none'}.")
+        return int(np.argmax(varies))
+    k = drawing.parameter_index(result, x)
     if not varies[k]:
-        raise ValueError(f"{result.names[k]} is constant: there is nothing to draw along it.")
-    along = np.linspace(matrix[:, k].min(), matrix[:, k].max(), 100)
-    rows = np.tile(matrix.mean(0), (len(along), 1))
-    rows[:, k] = along
-    tail = (1 - result.level) / 2
-    low, high = np.quantile(rows @ result.draws.T, [tail, 1 - tail], axis=1)
-
-    ax, done = drawing.axes(ax)
-    classes = not loss.location and np.isin(y, (-1, 1)).all()
-    look = {"marker": "|", "ms": 6, "mew": 0.7} if classes else {"marker": "o", "ms": 3, "mew": 0}
-    ax.plot(matrix[:, k], y.ravel(), ls="", color=drawing.INK, alpha=0.35, label="data", **look)
-    ax.fill_between(
-        along, low, high, color=drawing.AFTER, alpha=0.25, lw=0, label=f"{drawing.percent(result.level)} band"
-    )
-    ax.plot(along, rows @ result.estimate, color=drawing.AFTER, lw=1.5, label=drawing.predicted(loss))
-    if classes:
-        ax.axhline(0, color=drawing.INK, lw=0.8, ls=":")
-    ax.set(xlabel=result.names[k], ylabel="score (class is −1 or 1)" if classes else "y")
-    return done(legend=True)
+        raise ValueError(f"x must be a column of X that varies; {result.names[k]} is constant.")
+    return k
 
 
-def diagnostics(result: Result, ax: Any = None) -> Any:
-    """How far to trust the particles of each bootstrap row, at the learning rate at which they were sampled.
+def diagnostics(result: Result, ax: Axes | None = None) -> Axes:
+    r"""Plot how well the particles represent the posterior of each replicate, at the learning rate of the sampler.
 
-    For transport: the effective size of a row's importance weights against their Pareto k-hat. In the grey area they
-    have failed, and rows there are sampled instead: a cross is where their weights were. A k-hat that is infinite is
-    drawn at the edge. Other samplers have no such weights: their effective sizes are drawn from the smallest up.
+    For transport, each point is a replicate: the effective sample size of its importance weights against their Pareto
+    shape $\hat k$. Weights in the grey area are degenerate, and replicates there were repaired; a cross marks the weights
+    that they had before the repair. An infinite $\hat k$ is drawn at the edge. Other samplers have no importance weights,
+    and the plot shows the sorted effective sample sizes.
+
+    Parameters
+    ----------
+    result
+        The result of a calibration, with its particles.
+    ax
+        Axes to draw on. Default: new axes.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes with the plot.
+
+    Raises
+    ------
+    RuntimeError
+        If the result was loaded or copied, without its particles.
+
+    References
+    ----------
+    Vehtari, Simpson, Gelman, Yao and Gabry (2024). Pareto smoothed importance sampling. Journal of Machine Learning
+    Research 25(72).
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> data = cb.datasets.median_regression(n=60, seed=0)
+    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    >>> result = cb.calibrate(model, data, bootstrap=100, seed=0, progress=False)
+    >>> cb.plots.diagnostics(result).get_ylabel()
+    'Pareto shape $\\hat{k}$'
     """
-    found = result._calibration().found
-    amiss, sizes, state = found.reach.not_mixed[1:], found.reach.ess[1:], found.state
-    if not isinstance(state, TransportState):
-        order = np.argsort(sizes)
-        ax, done = drawing.axes(ax)
-        drawing.select(ax, np.arange(1, len(order) + 1), sizes[order], amiss[order], ("settled", "had not settled"))
-        ax.set(xlabel="bootstrap rows, by effective size", ylabel="effective size", ylim=(0, None))
-        return done(legend=True)
-    # The maps are as they were before rows were sampled: they give back the weights that failed.
-    particles, _ = weigh(result.calibration.loop.target, state.base, state.carried.maps, as_float(state.eta))
-    shapes, most = pareto_k(particles.log_weights)[1:], particles.risk.shape[-1]
-    limit, finite = pareto_k_limit(most), shapes[np.isfinite(shapes)]
+    iterate = result._calibration().iterate
+    ax, font_size = drawing.open_axes(ax)
+    if isinstance(iterate.state, TransportState):
+        _draw_importance_weights(ax, result.calibration.solver.target, iterate.state)
+    else:
+        ess, not_mixed = iterate.info.ess[1:], iterate.info.not_mixed[1:]
+        order, ranks = np.argsort(ess), np.arange(1, len(ess) + 1)
+        drawing.draw_replicates(ax, ranks, ess[order], not_mixed[order], ("mixed", "not mixed"))
+        xlabel = "replicate, sorted by effective sample size"
+        ax.set(xlabel=xlabel, ylabel="effective sample size", ylim=(0, None))
+    drawing.tidy(ax, font_size)
+    drawing.add_legend(ax, font_size)
+    return ax
+
+
+def _draw_importance_weights(ax: Axes, target: Any, state: TransportState) -> None:
+    # The maps are not changed by a repair, so that they reproduce the degenerate weights.
+    particles, _ = weigh(target, state.base, state.carried.maps, as_float(state.eta))
+    k_hat, n_particles = pareto_k(particles.log_weights)[1:], particles.risk.shape[-1]
+    limit, finite = pareto_k_limit(n_particles), k_hat[np.isfinite(k_hat)]
     low, high = min([0.0, *finite]) - 0.1, max([1.0, *finite]) + 0.1
-    ax, done = drawing.axes(ax)
-    ax.fill_between([0, LOW_ESS * most], low, high, color=drawing.INK, alpha=0.1, lw=0)
-    ax.fill_between([LOW_ESS * most, GOOD * most], limit, high, color=drawing.INK, alpha=0.1, lw=0)
-    before = np.asarray(state.carried.ess)[1:]
-    drawing.select(ax, before, np.clip(shapes, low, high), state.repaired[1:], ("weighted", "sampled instead"))
-    ax.set(xlabel=f"effective size, of {most:,} particles", ylabel="Pareto k-hat", xlim=(0, most), ylim=(low, high))
-    return done(legend=True)
+    degenerate, reliable = LOW_ESS * n_particles, GOOD * n_particles
+    ax.fill_between([0, degenerate], low, high, color=NEUTRAL, alpha=0.1, lw=0)
+    ax.fill_between([degenerate, reliable], limit, high, color=NEUTRAL, alpha=0.1, lw=0)
+    ess = np.asarray(state.carried.ess)[1:]
+    drawing.draw_replicates(ax, ess, np.clip(k_hat, low, high), state.repaired[1:], ("weighted", "repaired"))
+    xlabel = f"effective sample size of {n_particles:,} particles"
+    ax.set(xlabel=xlabel, ylabel=r"Pareto shape $\hat{k}$", xlim=(0, n_particles), ylim=(low, high))

@@ -1,13 +1,13 @@
-"""One page for a co-author or a referee: what was done, what came out, whether to trust it, how to run it again.
+"""Write the HTML report of a calibration: method, results, checks, figures, and the code that repeats it.
 
-The page is one file that asks nothing of the network. Its numbers are plain HTML, so that they are there without
-scripts; the plots are drawn in the browser from what `figures` leaves in it.
+The report is one file without references to the network. Its numbers are plain HTML, so that they are readable without
+scripts; the figures are drawn in the browser from the numbers of `calibayes.report.figures`.
 """
 
 import base64
 import hashlib
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from html import escape
 from importlib.resources import files
@@ -17,18 +17,27 @@ from string import Template
 import numpy as np
 
 import calibayes
+from calibayes import io
 from calibayes._backend.distributed import leads
-from calibayes.report import words
+from calibayes.report.description import describe, percent
 from calibayes.report.figures import figures
-from calibayes.report.settings import revived
-from calibayes.report.source import call_of, source
-from calibayes.report.verdict import VERDICTS, Check, Grade, checks, verdict
+from calibayes.report.settings import parse_settings
+from calibayes.report.source import calibration_script, python_source
+from calibayes.report.verdict import VERDICTS, Check, Grade, overall_grade, run_checks
 from calibayes.result import Intervals, Result
 
-_QUICK = 10
-"""Parameters up to which each one's own calibration is done without being asked for: about a second each."""
-_SHOWN = 200
-"""Records of the trace."""
+
+@dataclass(frozen=True)
+class PageConfig:
+    """Limits of the page; display choices."""
+
+    max_trace: int = 200
+    """Number of iterations in the table of the search; the last ones."""
+
+
+CONFIG = PageConfig()
+
+_GRADE_LABELS = {Grade.PASSED: "passed", Grade.NOTE: "note", Grade.CAUTION: "caution", Grade.FAILED: "failed"}
 
 
 def write(
@@ -39,120 +48,160 @@ def write(
     call: str | None = None,
     intervals: Intervals | bool | None = None,
 ) -> Path:
-    """Write the page to `path`.
+    """Write the HTML report of a result.
 
-    Args:
-        result: a calibration, or one that was loaded.
-        path: of the HTML file.
-        title: of the page.
-        call: the code that gave the result; put together from its settings unless told.
-        intervals: each parameter's own, as `result.intervals()` gives them; or whether to ask for them. Unless told,
-            if they are there, or the result can be asked and has ten parameters or fewer.
+    Parameters
+    ----------
+    result
+        The result of a calibration, computed in this process or loaded from a file.
+    path
+        Path of the HTML file.
+    title
+        Title of the page. Default: "Calibration report".
+    call
+        Code that repeats the calibration. Default: a script made from the settings of the result.
+    intervals
+        The individually calibrated intervals of the parameters, as returned by `result.intervals()`; or whether to
+        compute them. Default: include them if they have been computed already, or if the result has particles and at
+        most ten parameters (`calibayes.io.StorageConfig.automatic_intervals`).
+
+    Returns
+    -------
+    Path
+        The path of the written file.
+
+    Raises
+    ------
+    RuntimeError
+        If `intervals` is True, and the result was loaded without intervals.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import calibayes as cb
+    >>> from calibayes.report import write
+    >>> data = cb.datasets.median_regression(n=60, seed=0)
+    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    >>> result = cb.calibrate(model, data, bootstrap=100, seed=0, progress=False)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(result, f"{folder}/report.html", title="Median wage", intervals=False).name
+    'report.html'
     """
     if intervals is None:
-        intervals = result.kept or (result.calibration is not None and len(result.names) <= _QUICK)
-    own = intervals if isinstance(intervals, Intervals) else result.intervals() if intervals else None
-    result = replace(result, settings=revived(result.settings))
+        few_parameters = len(result.names) <= io.CONFIG.automatic_intervals
+        intervals = result.kept or (result.calibration is not None and few_parameters)
+    if isinstance(intervals, bool):
+        intervals = result.intervals() if intervals else None
+    result = replace(result, settings=parse_settings(result.settings))
+    page = _page(result, intervals, title or "Calibration report", call or calibration_script(result))
     path = Path(path)
-    page = _page(result, own, title or "Calibration report", call or call_of(result))
     if leads():
         path.write_text(page, encoding="utf-8")
     return path
 
 
-def _page(result: Result, own: Intervals | None, title: str, call: str) -> str:
-    style = _read("style.css")
-    script = "(() => {\n" + _read("charts.js") + _read("page.js") + "})();\n"
-    found = checks(result, own)
-    grade = verdict(found)
+def _page(result: Result, intervals: Intervals | None, title: str, call: str) -> str:
+    style = _resource("style.css")
+    script = "(() => {\n" + _resource("charts.js") + _resource("page.js") + "})();\n"
+    checks = run_checks(result, intervals)
+    grade = overall_grade(checks)
     low, high = result.coverage.interval
-    drawn = json.dumps(figures(result, own), allow_nan=False, separators=(",", ":"))
-    return Template(_read("page.html")).substitute(
+    data = json.dumps(figures(result, intervals), allow_nan=False, separators=(",", ":"))
+    return Template(_resource("page.html")).substitute(
         title=escape(title),
         style=style,
         script=script,
         style_hash=_hash(style),
         script_hash=_hash(script),
-        # No tag can end the block, whatever the names are.
-        figures=drawn.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
+        # Without these characters no parameter name can end the script element.
+        figures=data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
         eta=f"{result.eta:.4g}",
         eta_se=f"{result.eta_se:.2g}" if np.isfinite(result.eta_se) else "unknown",
-        level=words.level(result.level),
+        level=percent(result.level),
         coverage=f"{100 * float(result.coverage):.1f}%",
         coverage_low=f"{100 * low:.1f}%",
         coverage_high=f"{100 * high:.1f}%",
         n_replicates=f"{result.coverage.n_replicates:,}",
-        grade=grade.name.lower(),
+        grade=_grade_class(grade),
         verdict=VERDICTS[grade],
-        reasons=_reasons(found),
-        checks="\n".join(map(_check, found)),
-        done="\n".join(f"<p>{escape(text)}</p>" for text in words.done(result)),
-        table=_table(result, own),
-        own_note=_own_note(own),
-        trace=_trace(result),
+        reasons=_reasons(checks),
+        checks="\n".join(map(_check_row, checks)),
+        description="\n".join(f"<p>{escape(paragraph)}</p>" for paragraph in describe(result)),
+        table=_parameter_table(result, intervals),
+        table_note=_table_note(intervals),
+        trace=_trace_rows(result),
         call=escape(call),
         versions=_versions(result),
-        seed=escape(source(result.settings.get("seed"), "a JAX key")),
+        seed=escape(python_source(result.settings.get("seed"), "a JAX key")),
         version=calibayes.__version__,
         year=date.today().year,
         today=date.today().isoformat(),
     )
 
 
-def _reasons(found: list[Check]) -> str:
-    """Why the verdict is not better."""
-    worse = [check for check in found if check.grade > Grade.GOOD]
-    if not worse:
-        return f"<p>All {len(found)} checks are passed; they are listed below.</p>"
-    worse.sort(key=lambda check: -check.grade)
-    lines = (f"<li><b>{escape(check.name)}:</b> {escape(check.value)}. {escape(check.meaning)}</li>" for check in worse)
-    return f"<ul>{''.join(lines)}</ul>"
+def _reasons(checks: list[Check]) -> str:
+    """Return the checks that are not passed, the worst first."""
+    open_checks = sorted((check for check in checks if check.grade > Grade.PASSED), key=lambda check: -check.grade)
+    if not open_checks:
+        return f"<p>All {len(checks)} checks passed. They are listed below.</p>"
+    items = (f"<li><b>{escape(c.name)}:</b> {escape(c.value)}. {escape(c.meaning)}</li>" for c in open_checks)
+    return f"<ul>{''.join(items)}</ul>"
 
 
-def _check(check: Check) -> str:
-    said = {Grade.GOOD: "good", Grade.NOTED: "noted", Grade.CARE: "with care", Grade.BAD: "bad"}[check.grade]
+def _check_row(check: Check) -> str:
     return (
-        f'<tr class="{check.grade.name.lower()}"><th scope="row">{escape(check.name)}</th>'
-        f'<td><span class="mark">{said}</span></td><td>{escape(check.value)}</td><td>{escape(check.meaning)}</td></tr>'
+        f'<tr class="{_grade_class(check.grade)}"><th scope="row">{escape(check.name)}</th>'
+        f'<td><span class="mark">{_GRADE_LABELS[check.grade]}</span></td>'
+        f"<td>{escape(check.value)}</td><td>{escape(check.meaning)}</td></tr>"
     )
 
 
-def _table(result: Result, own: Intervals | None) -> str:
-    percent = words.level(result.level)
-    heads = ["mean", "sd", f"{percent} interval", *([f"own {percent} interval", "own η"] if own is not None else [])]
+def _grade_class(grade: Grade) -> str:
+    return f"grade-{grade.name.lower()}"
+
+
+def _parameter_table(result: Result, intervals: Intervals | None) -> str:
+    level = percent(result.level)
+    columns = ["parameter", "mean", "sd", f"{level} interval at joint η"]
+    if intervals is not None:
+        columns += [f"calibrated {level} interval", "individual η"]
     rows = []
     for k, (name, (low, high)) in enumerate(zip(result.names, result.marginal_intervals(), strict=True)):
         cells = [f"{result.means[k]:.4g}", f"{result.draws[:, k].std():.4g}", f"{low:.4g} to {high:.4g}"]
-        if own is not None:
-            lost = "" if own.converged[k] else " (not converged)"
-            cells += ["{:.4g} to {:.4g}".format(*own.bounds[k]) + lost, f"{own.eta[k]:.4g} ± {own.eta_se[k]:.2g}"]
+        if intervals is not None:
+            note = "" if intervals.converged[k] else " (not converged)"
+            cells.append("{:.4g} to {:.4g}".format(*intervals.bounds[k]) + note)
+            cells.append(f"{intervals.eta[k]:.4g} ± {intervals.eta_se[k]:.2g}")
         rows.append(f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>')
-    head = "".join(f'<th scope="col">{cell}</th>' for cell in ["parameter", *heads])
+    head = "".join(f'<th scope="col">{column}</th>' for column in columns)
     return f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(rows) + "\n</tbody>"
 
 
-def _own_note(own: Intervals | None) -> str:
-    joint = "Mean, sd and interval are of the posterior at the one η above, which need not calibrate every interval. "
-    if own is None:
-        return joint + "<code>result.intervals()</code> gives each parameter an interval that is calibrated by itself."
-    return joint + "A parameter’s own interval is of the posterior at the η that calibrates this interval by itself."
+def _table_note(intervals: Intervals | None) -> str:
+    note = (
+        "Mean, standard deviation and interval at joint η describe the posterior at the learning rate above. One "
+        "learning rate does not calibrate every marginal interval. "
+    )
+    if intervals is None:
+        return note + "<code>result.intervals()</code> calibrates the interval of each parameter individually."
+    return note + "Calibrated intervals use the posterior at the individual η that calibrates the respective interval."
 
 
-def _trace(result: Result) -> str:
+def _trace_rows(result: Result) -> str:
     rows = [
         [record.iteration, f"{record.eta:.4g}", f"{record.coverage:.3f}", f"{record.ess:,.0f}", f"{record.seconds:.1f}"]
-        for record in result.trace[-_SHOWN:]
+        for record in result.trace[-CONFIG.max_trace :]
     ]
     return "\n".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
 
 
 def _versions(result: Result) -> str:
-    usual = {"jax": "JAX", "numpy": "NumPy", "python": "Python"}
-    numbers = {name.removesuffix("_version"): number for name, number in result.versions.items()}
-    return escape(", ".join(f"{usual.get(name, name)} {number}" for name, number in numbers.items()))
+    names = {"jax": "JAX", "numpy": "NumPy", "python": "Python"}
+    packages = {key.removesuffix("_version"): version for key, version in result.versions.items()}
+    return escape(", ".join(f"{names.get(package, package)} {version}" for package, version in packages.items()))
 
 
-def _read(name: str) -> str:
+def _resource(name: str) -> str:
     return (files(__name__) / name).read_text(encoding="utf-8")
 
 

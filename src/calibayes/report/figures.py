@@ -1,9 +1,12 @@
-"""What the page draws: a few numbers for every learning rate of the coverage curve, and no draws.
+"""Compute the numbers that the figures of the HTML report draw.
 
-Between these learning rates the page interpolates. The intervals come from the draws at eta-hat, reweighted.
+The page gets a few numbers per learning rate of the coverage curve, and interpolates between them when the reader moves
+the slider. It gets no draws, so that it stays small. Intervals at other learning rates come from the reported draws,
+reweighted by `exp(-(eta - eta_hat) * risk)`.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,21 +14,32 @@ from jaxtyping import Float, Int
 
 from calibayes.result import Intervals, Result
 
-_BINS = 20
-_MANY = 100
-"""Parameters from which on fewer learning rates are kept, so that the page stays small."""
+
+@dataclass(frozen=True)
+class FiguresConfig:
+    """Resolution of the figures; display choices."""
+
+    n_bins: int = 20
+    """Bins of the histogram of critical levels."""
+    many_parameters: int = 100
+    """Number of parameters above which only three learning rates are stored, so that the page stays below 300 kB."""
+    extra_digits: int = 3
+    """Decimal digits that numbers keep beyond the order of magnitude of the posterior's standard deviation."""
 
 
-def figures(result: Result, own: Intervals | None) -> dict[str, Any]:
-    """Everything that is drawn, ready for JSON: what is not finite is None."""
-    etas = _etas(result)
-    low, middle, high = _intervals(result, etas)
+CONFIG = FiguresConfig()
+
+
+def figures(result: Result, intervals: Intervals | None) -> dict[str, Any]:
+    """Return the numbers of all figures as JSON data; numbers that are not finite are None."""
+    etas = _learning_rates(result)
+    low, mean, high = _marginal_summaries(result, etas)
     edges, counts = _histogram(result, etas)
     coverage, band = _coverage(result, etas)
     decimals = [_decimals(deviation) for deviation in result.draws.std(0).tolist()]
     return {
         "eta": float(result.eta),
-        "error": _finite(result.eta_se),
+        "eta_se": _finite(result.eta_se),
         "level": result.level,
         "etas": [float(f"{eta:.6g}") if eta != result.eta else float(eta) for eta in etas],
         "coverage": np.round(coverage, 5).tolist(),
@@ -35,45 +49,49 @@ def figures(result: Result, own: Intervals | None) -> dict[str, Any]:
                 "name": name,
                 "decimals": decimals[k],
                 "low": _rounded(low[:, k], decimals[k]),
-                "mean": _rounded(middle[:, k], decimals[k]),
+                "mean": _rounded(mean[:, k], decimals[k]),
                 "high": _rounded(high[:, k], decimals[k]),
-                "own": None if own is None else _rounded(own.bounds[k], decimals[k]),
+                "calibrated": None if intervals is None else _rounded(intervals.bounds[k], decimals[k]),
             }
             for k, name in enumerate(result.names)
         ],
-        "levels": {"edges": edges.tolist(), "counts": counts.tolist(), "rows": result.coverage.n_replicates},
+        "levels": {
+            "edges": edges.tolist(),
+            "counts": counts.tolist(),
+            "n_replicates": result.coverage.n_replicates,
+        },
         "trace": [[record.iteration, _finite(record.eta), _finite(record.coverage)] for record in result.trace],
     }
 
 
-def _etas(result: Result) -> Float[np.ndarray, " G"]:
-    """The curve's grid with eta-hat in it, where what is shown must be the result's own numbers."""
+def _learning_rates(result: Result) -> Float[np.ndarray, " G"]:
+    """Return the grid of the coverage curve and eta-hat, where the figures show the result's own numbers."""
     grid = result.curve.etas
-    if len(result.names) > _MANY and len(grid):
+    if len(result.names) > CONFIG.many_parameters and len(grid):
         grid = grid[:: len(grid) // 2]
     return np.union1d(grid, [result.eta]).astype(float)
 
 
-def _intervals(result: Result, etas: Float[np.ndarray, " G"]) -> Float[np.ndarray, "3 G K"]:
-    """Lower ends, means and upper ends of the marginal intervals at each learning rate."""
+def _marginal_summaries(result: Result, etas: Float[np.ndarray, " G"]) -> Float[np.ndarray, "3 G K"]:
+    """Return the lower ends, means and upper ends of the marginal intervals at each learning rate."""
     risk = result.risk - result.risk.mean(dtype=float)
     tails = [(1 - result.level) / 2, (1 + result.level) / 2]
     order = np.argsort(result.draws, axis=0)
     ordered = np.take_along_axis(result.draws.astype(float), order, axis=0)
-    out = np.empty((3, len(etas), ordered.shape[1]))
+    summaries = np.empty((3, len(etas), ordered.shape[1]))
     for g, eta in enumerate(etas):
         log_weights = -(eta - result.eta) * risk if eta != result.eta else np.zeros(len(risk))
         weights = np.exp(log_weights - log_weights.max())
-        out[1, g] = weights @ result.draws / weights.sum()
+        summaries[1, g] = weights @ result.draws / weights.sum()
         for k in range(ordered.shape[1]):
-            out[::2, g, k] = _quantiles(ordered[:, k], weights[order[:, k]], tails)
-    return out
+            summaries[::2, g, k] = _quantiles(ordered[:, k], weights[order[:, k]], tails)
+    return summaries
 
 
 def _quantiles(
     ordered: Float[np.ndarray, " M"], weights: Float[np.ndarray, " M"], tails: list[float]
 ) -> Float[np.ndarray, " Q"]:
-    """Quantiles of weighted draws; numpy's own where the weights are equal."""
+    """Return quantiles of weighted draws; with equal weights they are those of `numpy.quantile`."""
     ranks = np.cumsum(weights) - 0.5 * (weights + weights[0])
     return np.interp(tails, ranks / ranks[-1], ordered) if ranks[-1] > 0 else np.full(len(tails), ordered[0])
 
@@ -81,39 +99,41 @@ def _quantiles(
 def _coverage(
     result: Result, etas: Float[np.ndarray, " G"]
 ) -> tuple[Float[np.ndarray, " G"], Float[np.ndarray, "G 2"]]:
-    """The curve and its band; at eta-hat the coverage that is reported."""
+    """Return the coverage curve, with the reported coverage at eta-hat, and its band."""
     curve = result.curve
     if not len(curve.etas):
         return np.array([float(result.coverage)]), np.array([result.coverage.interval])
     coverage = np.interp(etas, curve.etas, curve.coverage())
     coverage[etas == result.eta] = float(result.coverage)
-    return coverage, np.stack([np.interp(etas, curve.etas, end) for end in curve.band().T], 1)
+    return coverage, np.stack([np.interp(etas, curve.etas, bound) for bound in curve.band().T], 1)
 
 
 def _histogram(
     result: Result, etas: Float[np.ndarray, " G"]
 ) -> tuple[Float[np.ndarray, " E"], Float[np.ndarray, "_ bins"]]:
-    """How the rows' critical levels are spread at each learning rate, in bins of which one edge is the level."""
-    below = min(max(round(_BINS * result.level), 1), _BINS - 1)
-    edges = np.concatenate(
-        [np.linspace(0, result.level, below + 1), np.linspace(result.level, 1, _BINS - below + 1)[1:]]
-    )
+    """Return bin edges, one of which is the level, and the counts of critical levels at each learning rate."""
+    below = min(max(round(CONFIG.n_bins * result.level), 1), CONFIG.n_bins - 1)
+    lower = np.linspace(0, result.level, below + 1)
+    upper = np.linspace(result.level, 1, CONFIG.n_bins - below + 1)
+    edges = np.concatenate([lower, upper[1:]])
     grid = result.curve.etas
     if not len(grid):
-        return edges, np.empty((0, _BINS))
-    counts = np.array([_tally(levels, edges) for levels in result.curve.critical_levels], float)
+        return edges, np.empty((0, CONFIG.n_bins))
+    counts = np.array([_bin_counts(levels, edges) for levels in result.curve.critical_levels], float)
     return edges, np.round(np.stack([np.interp(etas, grid, column) for column in counts.T], 1), 1)
 
 
-def _tally(levels: Float[np.ndarray, " B"], edges: Float[np.ndarray, " E"]) -> Int[np.ndarray, " bins"]:
-    """Counts in bins that are closed above, since a level that is just met is covered."""
+def _bin_counts(levels: Float[np.ndarray, " B"], edges: Float[np.ndarray, " E"]) -> Int[np.ndarray, " bins"]:
+    """Count levels in bins that include their upper edge: a critical level equal to the level is covered."""
     bins = np.searchsorted(edges[1:-1], levels[~np.isnan(levels)], side="left")
     return np.bincount(bins, minlength=len(edges) - 1)
 
 
 def _decimals(deviation: float) -> int:
-    """Enough that rounding is not seen next to a posterior as wide as this."""
-    return min(max(3 - math.floor(math.log10(deviation)), 0), 12) if 0 < deviation < math.inf else 6
+    """Return the number of decimals at which rounding is invisible relative to a standard deviation."""
+    if not 0 < deviation < math.inf:
+        return 6
+    return min(max(CONFIG.extra_digits - math.floor(math.log10(deviation)), 0), 12)
 
 
 def _rounded(values: Float[np.ndarray, " N"], decimals: int) -> list[float | None]:

@@ -1,31 +1,36 @@
-// The page's one moving part: the learning rate.
+// Connects the slider over the learning rate to the charts.
 
 const figures = JSON.parse(document.getElementById("figures").textContent);
 const get = (id) => document.getElementById(id);
 const { etas } = figures;
-const home = etas.indexOf(figures.eta);
+const calibratedIndex = etas.indexOf(figures.eta);
 const hasCurve = etas.length > 1;
 
-// Everything at one learning rate, between those of the grid.
-function reading(eta) {
-  let upper = etas.findIndex((at) => at >= eta);
+// Coverage, critical levels and intervals at a learning rate, interpolated between those of the grid.
+function stateAt(eta) {
+  let upper = etas.findIndex((value) => value >= eta);
   if (upper < 0) upper = etas.length - 1;
   const lower = etas[upper] === eta || upper === 0 ? upper : upper - 1;
   const share = upper === lower ? 0 : (eta - etas[lower]) / (etas[upper] - etas[lower]);
-  const mix = (values) => (share ? (1 - share) * values[lower] + share * values[upper] : values[lower]);
+  const interpolate = (values) => (share ? (1 - share) * values[lower] + share * values[upper] : values[lower]);
   const { counts } = figures.levels;
   return {
     eta,
-    coverage: mix(figures.coverage),
-    counts: counts.length ? counts[lower].map((_, k) => mix(counts.map((row) => row[k]))) : [],
-    parameters: figures.parameters.map((p) => ({ low: mix(p.low), mean: mix(p.mean), high: mix(p.high) })),
+    coverage: interpolate(figures.coverage),
+    counts: counts.length ? counts[lower].map((_, k) => interpolate(counts.map((bins) => bins[k]))) : [],
+    parameters: figures.parameters.map((p) => ({
+      low: interpolate(p.low), mean: interpolate(p.mean), high: interpolate(p.high),
+    })),
   };
 }
 
-// The middle one of how much wider the intervals are than at eta-hat.
-function width(at) {
+// Median over parameters of the width of the interval, relative to its width at the calibrated learning rate.
+function relativeWidth(state) {
   const ratios = figures.parameters
-    .map((p, k) => (at.parameters[k].high - at.parameters[k].low) / (p.high[home] - p.low[home]))
+    .map((p, k) => {
+      const { low, high } = state.parameters[k];
+      return (high - low) / (p.high[calibratedIndex] - p.low[calibratedIndex]);
+    })
     .sort((a, b) => a - b);
   const middle = ratios.length / 2;
   return ratios.length % 2 ? ratios[Math.floor(middle)] : (ratios[middle - 1] + ratios[middle]) / 2;
@@ -36,53 +41,53 @@ get("no-curve").hidden = hasCurve;
 
 const charts = {
   forest: forestChart,
-  "trace-eta": (box) => traceChart(box, figures, 1, "learning rate η", brief, figures.eta),
-  "trace-coverage": (box) => traceChart(box, figures, 2, "coverage", (v) => percent(v, 1), figures.level),
+  "trace-eta": (box) => traceChart(box, figures, 1, "learning rate η", formatNumber, figures.eta),
+  "trace-coverage": (box) => traceChart(box, figures, 2, "coverage", (v) => formatPercent(v, 1), figures.level),
   ...(hasCurve ? { curve: curveChart, levels: levelsChart } : {}),
 };
-const moves = {};
-let now = reading(figures.eta);
+const updates = {};
+let current = stateAt(figures.eta);
 
 function show(eta) {
-  now = reading(eta);
-  for (const move of Object.values(moves)) move(now);
-  get("at-eta").textContent = brief(eta);
-  get("at-coverage").textContent = percent(now.coverage);
-  get("at-width").textContent = width(now).toFixed(2);
-  get("home").disabled = eta === figures.eta;
-  get("slider").setAttribute("aria-valuetext", `${brief(eta)}, coverage ${percent(now.coverage)}`);
+  current = stateAt(eta);
+  for (const update of Object.values(updates)) update(current);
+  get("reading-eta").textContent = formatNumber(eta);
+  get("reading-coverage").textContent = formatPercent(current.coverage);
+  get("reading-width").textContent = relativeWidth(current).toFixed(2);
+  get("reset").disabled = eta === figures.eta;
+  get("slider").setAttribute("aria-valuetext", `${formatNumber(eta)}, coverage ${formatPercent(current.coverage)}`);
 }
 
-// A plot is drawn for the width it has, so that its text is the same size everywhere.
+// Charts are redrawn for the width of their box, so that the text has the same size at every width.
 const widths = {};
 const observer = new ResizeObserver((entries) => {
   for (const { target, contentRect } of entries) {
     if (!contentRect.width || widths[target.id] === Math.round(contentRect.width)) continue;
     widths[target.id] = Math.round(contentRect.width);
-    moves[target.id] = charts[target.id](target, figures);
-    moves[target.id](now);
+    updates[target.id] = charts[target.id](target, figures);
+    updates[target.id](current);
   }
-  const caption = [get("forest-caption").dataset.said ??= get("forest-caption").textContent];
-  if (get("forest").dataset.shared === "false") caption.push("Each row has a scale of its own; a dotted line is zero.");
-  if (hasCurve) caption.push("Pale bars stay at the calibrated η.");
-  if (figures.parameters[0].own) caption.push("Thin lines are the parameters’ own calibrated intervals.");
+  const caption = [get("forest-caption").dataset.text ??= get("forest-caption").textContent];
+  if (get("forest").dataset.shared === "false") caption.push("Each parameter has its own scale; a dotted line marks zero.");
+  if (hasCurve) caption.push("Pale bars: intervals at the calibrated η.");
+  if (figures.parameters[0].calibrated) caption.push("Thin lines: individually calibrated intervals.");
   get("forest-caption").textContent = caption.join(" ");
 });
 for (const id of Object.keys(charts)) observer.observe(get(id));
 
 const slider = get("slider"), steps = Number(slider.max);
-const place = scale([etas[0], etas.at(-1)], [0, steps]), homePlace = Math.round(place(figures.eta));
-function back() {
-  slider.value = homePlace;
+const toStep = scale([etas[0], etas.at(-1)], [0, steps]), calibratedStep = Math.round(toStep(figures.eta));
+function reset() {
+  slider.value = calibratedStep;
   show(figures.eta);
 }
 slider.addEventListener("input", () => {
   const value = Number(slider.value);
-  show(value === homePlace ? figures.eta : etas[0] + (value / steps) * (etas.at(-1) - etas[0]));
+  show(value === calibratedStep ? figures.eta : etas[0] + (value / steps) * (etas.at(-1) - etas[0]));
 });
-get("home").addEventListener("click", () => {
-  back();
+get("reset").addEventListener("click", () => {
+  reset();
   slider.focus();
 });
-addEventListener("beforeprint", back);
-back();
+addEventListener("beforeprint", reset);
+reset();

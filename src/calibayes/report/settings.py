@@ -1,32 +1,40 @@
-"""Settings of a loaded result, which are kept in a file as text, made into what they were."""
+"""Convert the settings of a loaded result, which a file stores as source text, back to objects."""
 
 import ast
 from typing import Any
 
 from calibayes import bootstrap, kernels, samplers
-from calibayes.io import Written
-from calibayes.solve import search
+from calibayes.io import StoredSetting
+from calibayes.solve.bracket import Bracket
+from calibayes.solve.robbins_monro import RobbinsMonro
 
-_KNOWN = {name: cls for room in (bootstrap, kernels, samplers, search) for name, cls in vars(room).items()}
+_CLASSES: dict[str, type] = {
+    name: cls
+    for module in (bootstrap, kernels, samplers)
+    for name, cls in vars(module).items()
+    if isinstance(cls, type) and cls.__module__.startswith("calibayes.")
+} | {"Bracket": Bracket, "RobbinsMonro": RobbinsMonro}
 
 
-def revived(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings as they were, where their text says all of it."""
-    return {name: _revive(value) if isinstance(value, Written) else value for name, value in settings.items()}
+def parse_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings with stored text replaced by the object that it constructs.
+
+    Only literals and constructor calls of classes of this library are evaluated; any other text stays text.
+    """
+    return {name: _parse(value) if isinstance(value, StoredSetting) else value for name, value in settings.items()}
 
 
-def _revive(text: Written) -> Any:
+def _parse(text: StoredSetting) -> Any:
     try:
-        return _made(ast.parse(text, mode="eval").body)
+        return _evaluate(ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError, KeyError, TypeError):
         return text
 
 
-def _made(node: ast.expr) -> Any:
-    """A literal, or one of the library's own objects."""
+def _evaluate(node: ast.expr) -> Any:
     if not isinstance(node, ast.Call):
         return ast.literal_eval(node)
-    if not isinstance(node.func, ast.Name) or not isinstance(_KNOWN[node.func.id], type):
+    if not isinstance(node.func, ast.Name):
         raise ValueError("not a class of the library")
-    named = {word.arg: _made(word.value) for word in node.keywords if word.arg is not None}
-    return _KNOWN[node.func.id](*map(_made, node.args), **named)
+    arguments = {keyword.arg: _evaluate(keyword.value) for keyword in node.keywords if keyword.arg is not None}
+    return _CLASSES[node.func.id](*map(_evaluate, node.args), **arguments)

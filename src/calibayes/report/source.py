@@ -1,10 +1,11 @@
-"""The call that gives a result again, as Python: from the objects that it was asked with."""
+"""Write the Python script that repeats a calibration, from the objects and settings of its result."""
 
 import ast
 import builtins
 import inspect
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -12,72 +13,48 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import calibayes
+from calibayes._core.status import Code
 from calibayes.bootstrap import Bootstrap
 from calibayes.interop.numpyro import NumPyroPrior
-from calibayes.io import Written
+from calibayes.io import StoredSetting
 from calibayes.losses import Generic
 from calibayes.model import GibbsModel
-from calibayes.regions import REGIONS, Remembered
+from calibayes.regions import REGIONS, NamedRegion
 from calibayes.result import Result
 from calibayes.samplers import Transport
-from calibayes.solve.found import FELL_BACK
-from calibayes.solve.search import Bracket, RobbinsMonro
-
-_IMPORT = ast.Import | ast.ImportFrom
-_LONG = 20
-_WIDTH = 88
+from calibayes.solve.bracket import Bracket
+from calibayes.solve.robbins_monro import RobbinsMonro
 
 
-def call_of(result: Result) -> str:
-    """A script from the settings; what cannot be written down is a name that stands for it."""
-    given = result.settings.get("call")
-    text = _script(result) if given is None else _since(result, str(given))
-    missing = _missing(text)
-    return f"# With {', '.join(missing)} as they were.\n{text}" if missing else text
+@dataclass(frozen=True)
+class SourceConfig:
+    """Layout of the script; display choices."""
+
+    longest_list: int = 20
+    """Number of elements up to which a list or vector is written out."""
+    line_width: int = 88
+    """Characters above which the call is spread over several lines."""
 
 
-def _missing(text: str) -> list[str]:
-    """Names that a script does not make itself; none of what is no Python."""
-    try:
-        nodes = list(ast.walk(ast.parse(text)))
-    except SyntaxError:
-        return []
-    made = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    imported = {(alias.asname or alias.name) for node in nodes if isinstance(node, _IMPORT) for alias in node.names}
-    used = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-    return sorted(set(used) - made - imported - set(dir(builtins)))
+CONFIG = SourceConfig()
 
 
-def _since(result: Result, call: str) -> str:
-    """The call that was made, and what its result was asked then."""
-    asked = {}
-    if result.level != result.settings["level"]:
-        asked["level"] = source(float(result.level))
-    if result.region.name != result.settings["region"]:
-        asked["region"] = _region(result.region)
-    changed = ", ".join(f"{name}={value}" for name, value in asked.items())
-    return f"{call}\nresult = result.at({changed})" if asked else call
+def calibration_script(result: Result) -> str:
+    """Return the code that repeats a calibration.
+
+    Objects that have no source text, such as the data, appear as names; a comment lists them.
+    """
+    call = result.settings.get("call")
+    text = _script(result) if call is None else _recorded_call(result, str(call))
+    undefined = _undefined_names(text)
+    if not undefined:
+        return text
+    return f"# Define {', '.join(undefined)} as in the original analysis.\n{text}"
 
 
-def _script(result: Result) -> str:
-    lines = list[str]()
-    if isinstance(result.model, GibbsModel):
-        lines.append(f"model = {model_of(result.model, len(result.names))}")
-    elif "model" in result.settings:
-        lines.append(f"model = {result.settings['model']}")
-    named = ", ".join(f"{name}={value}" for name, value in _options(result).items())
-    one = f"result = cb.calibrate(model, data, {named})"
-    if len(one) > _WIDTH:
-        options = "".join(f"    {name}={value},\n" for name, value in _options(result).items())
-        one = f"result = cb.calibrate(\n    model,\n    data,\n{options})"
-    text = "\n".join([*lines, one])
-    needed = [f"import {name}" for name in ("jax",) if f"{name}." in text]
-    needed += ["import numpy as np"] if "np." in text else []
-    return "\n".join([*needed, "import calibayes as cb", "", text])
-
-
-def source(value: Any, name: str = "...") -> str:
-    """`value` as Python would make it; `name` where there is too much of it to write down."""
+def python_source(value: Any, placeholder: str = "...") -> str:
+    """Return an expression that evaluates to `value`, or `placeholder` if it has none that is short."""
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         words = np.asarray(jax.random.key_data(value)).tolist()
         return f"jax.random.wrap_key_data(np.array({words}, np.uint32))"
@@ -85,109 +62,152 @@ def source(value: Any, name: str = "...") -> str:
         array = np.asarray(value)
         if array.ndim == 0:
             return str(array)
-        return f"[{', '.join(map(str, array))}]" if array.ndim == 1 and len(array) <= _LONG else name
+        short = array.ndim == 1 and len(array) <= CONFIG.longest_list
+        return f"[{', '.join(map(str, array))}]" if short else placeholder
     if isinstance(value, eqx.Module) and type(value).__module__.startswith("calibayes."):
-        return _module(value)
-    if isinstance(value, Written):
-        return _plain(value) or name
+        return _constructor_call(value)
+    if isinstance(value, StoredSetting):
+        return value if _is_expression(value) else placeholder
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, int | float | None):
         return repr(value)
     if isinstance(value, Sequence):
-        return f"[{', '.join(map(source, value))}]" if len(value) <= _LONG else name
-    return _plain(getattr(value, "__name__", None) or repr(value)) or name
+        return f"[{', '.join(map(python_source, value))}]" if len(value) <= CONFIG.longest_list else placeholder
+    text = getattr(value, "__name__", None) or repr(value)
+    return text if _is_expression(text) else placeholder
 
 
-def _module(module: eqx.Module) -> str:
-    """A loss, prior, sampler or the like by its constructor, less what is as it would be anyway."""
-    parameters = list(inspect.signature(type(module)).parameters.values())
-    given = []
-    for parameter in parameters:
-        # What is kept under another name stands for itself.
-        kept = getattr(module, parameter.name, None) if parameter.name in vars(module) else None
-        value = parameter.name if kept is None else source(kept, parameter.name)
-        if parameter.default is inspect.Parameter.empty:
-            given.append(value)
-        elif kept is None:
-            continue
-        elif value != source(_default(module, parameter)):
-            given.append(f"{parameter.name}={value}")
-    return f"{_path(type(module))}({', '.join(given)})"
-
-
-def _default(module: eqx.Module, parameter: inspect.Parameter) -> Any:
-    """What a parameter would be; as the module keeps it, where that differs."""
-    factory = getattr(type(module).__dataclass_fields__.get(parameter.name), "default_factory", None)
-    default = factory() if callable(factory) else parameter.default
-    kept = getattr(module, parameter.name)
-    return np.asarray(default, kept.dtype) if isinstance(kept, jax.Array) and default is not None else default
-
-
-def _path(cls: type) -> str:
-    room = cls.__module__.split(".")[1]
-    return f"cb.{cls.__name__}" if room in ("samplers", "search") else f"cb.{room}.{cls.__name__}"
-
-
-def model_of(model: GibbsModel, dim: int) -> str:
-    """A model by its constructor."""
+def model_source(model: GibbsModel, dim: int) -> str:
+    """Return the constructor call of a model with `dim` parameters."""
     if isinstance(model.prior, NumPyroPrior):
-        return f"cb.GibbsModel.from_numpyro({source(model.prior.model, 'numpyro_model')}, data)"
-    prior = source(getattr(model.prior, "distribution", model.prior), "prior")
+        return f"cb.GibbsModel.from_numpyro({python_source(model.prior.model, 'numpyro_model')}, data)"
+    prior = python_source(getattr(model.prior, "distribution", model.prior), "prior")
     if not isinstance(model.loss, Generic):
-        return f"cb.GibbsModel({source(model.loss, 'loss')}, {prior})"
-    maker = "cb.GibbsModel" if model.loss.sign == 1 else "cb.GibbsModel.from_log_likelihood"
-    return f"{maker}({source(model.loss.fn, 'loss')}, {prior}, dim={dim})"
+        return f"cb.GibbsModel({python_source(model.loss, 'loss')}, {prior})"
+    constructor = "cb.GibbsModel" if model.loss.sign == 1 else "cb.GibbsModel.from_log_likelihood"
+    return f"{constructor}({python_source(model.loss.fn, 'loss')}, {prior}, dim={dim})"
+
+
+def _undefined_names(text: str) -> list[str]:
+    """Return the names that a script uses but does not define; none if it is not Python, such as a shell command."""
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except SyntaxError:
+        return []
+    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    imported = {alias.asname or alias.name for node in imports for alias in node.names}
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    assigned = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    used = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+    return sorted(used - assigned - imported - set(dir(builtins)))
+
+
+def _recorded_call(result: Result, call: str) -> str:
+    """Return the recorded call, followed by `result.at` if this result has another level or region."""
+    changes = {}
+    if result.level != result.settings["level"]:
+        changes["level"] = python_source(float(result.level))
+    if result.region.name != result.settings["region"]:
+        changes["region"] = _region_source(result.region)
+    arguments = ", ".join(f"{name}={value}" for name, value in changes.items())
+    return f"{call}\nresult = result.at({arguments})" if changes else call
+
+
+def _script(result: Result) -> str:
+    lines = list[str]()
+    if isinstance(result.model, GibbsModel):
+        lines.append(f"model = {model_source(result.model, len(result.names))}")
+    elif "model" in result.settings:
+        lines.append(f"model = {result.settings['model']}")
+    options = [f"{name}={value}" for name, value in _options(result).items()]
+    call = f"result = cb.calibrate(model, data, {', '.join(options)})"
+    if len(call) > CONFIG.line_width:
+        arguments = "".join(f"    {argument},\n" for argument in ("model", "data", *options))
+        call = f"result = cb.calibrate(\n{arguments})"
+    text = "\n".join([*lines, call])
+    imports = ["import jax"] if "jax." in text else []
+    imports += ["import numpy as np"] if "np." in text else []
+    return "\n".join([*imports, "import calibayes as cb", "", text])
 
 
 def _options(result: Result) -> dict[str, str]:
-    """The options of `calibrate`: those that decide what is found, and others that are not as usual."""
+    """Return the options of `calibrate`: those that always matter, and the others if they are not the defaults."""
     settings = result.settings
     sampler = settings.get("sampler")
-    fell_back = FELL_BACK in result.concerns
-    transport = fell_back or isinstance(sampler, Transport)
-    usual = {
-        "search": Bracket() if transport else RobbinsMonro(),
+    # A fallback sampler is the outcome of sampler="auto".
+    fell_back = any(diagnostic.code is Code.FALLBACK for diagnostic in result.diagnostics)
+    uses_bracket = fell_back or isinstance(sampler, Transport)
+    defaults = {
+        "search": Bracket() if uses_bracket else RobbinsMonro(),
         "estimate": "mean",
         "eta_init": None,
         "tolerance": 0.005,
         "max_iterations": 100,
     }
-    start = {"draws": "draws"} if settings.get("draws") else {}
-    options = start | {
-        "level": source(float(result.level)),
-        "region": _region(result.region),
-        "sampler": source("auto") if fell_back else _sampler(sampler),
-        "bootstrap": _bootstrap(settings.get("bootstrap"), result.coverage.n_replicates),
+    options = {"draws": "draws"} if settings.get("draws") else {}
+    options |= {
+        "level": python_source(float(result.level)),
+        "region": _region_source(result.region),
+        "sampler": python_source("auto") if fell_back else _sampler_source(sampler),
+        "bootstrap": _bootstrap_source(settings.get("bootstrap"), result.coverage.n_replicates),
     }
-    for name, value in usual.items():
-        given = settings.get(name, value)
-        if source(given) != source(value) and repr(given) != repr(value):
-            options[name] = source(given, name)
+    for name, default in defaults.items():
+        value = settings.get(name, default)
+        if python_source(value) != python_source(default) and repr(value) != repr(default):
+            options[name] = python_source(value, name)
     if result.names != [f"theta[{k}]" for k in range(len(result.names))]:
-        options["names"] = source(result.names, "names")
-    return options | {"seed": source(settings.get("seed"), "seed")}
+        options["names"] = python_source(result.names, "names")
+    return options | {"seed": python_source(settings.get("seed"), "seed")}
 
 
-def _region(region: Any) -> str:
-    known = {cls: name for name, cls in REGIONS.items()}
-    if isinstance(region, Remembered):
+def _constructor_call(module: eqx.Module) -> str:
+    """Return the constructor call of a loss, prior, sampler or similar, without arguments at their defaults."""
+    arguments = []
+    for parameter in inspect.signature(type(module)).parameters.values():
+        # An argument that is not stored under its own name cannot be recovered, and appears as its name.
+        stored = getattr(module, parameter.name, None) if parameter.name in vars(module) else None
+        value = parameter.name if stored is None else python_source(stored, parameter.name)
+        if parameter.default is inspect.Parameter.empty:
+            arguments.append(value)
+        elif stored is not None and value != python_source(_default(module, parameter)):
+            arguments.append(f"{parameter.name}={value}")
+    return f"{_qualified_name(type(module))}({', '.join(arguments)})"
+
+
+def _default(module: eqx.Module, parameter: inspect.Parameter) -> Any:
+    """Return the default of a constructor parameter, converted to the type in which the module stores it."""
+    factory = getattr(type(module).__dataclass_fields__.get(parameter.name), "default_factory", None)
+    default = factory() if callable(factory) else parameter.default
+    stored = getattr(module, parameter.name)
+    return np.asarray(default, stored.dtype) if isinstance(stored, jax.Array) and default is not None else default
+
+
+def _qualified_name(cls: type) -> str:
+    if getattr(calibayes, cls.__name__, None) is cls:
+        return f"cb.{cls.__name__}"
+    return f"cb.{cls.__module__.split('.')[1]}.{cls.__name__}"
+
+
+def _region_source(region: Any) -> str:
+    if isinstance(region, NamedRegion):
         return "region"
-    return source(known.get(type(region), region), "region")
+    names = {cls: name for name, cls in REGIONS.items()}
+    return python_source(names.get(type(region), region), "region")
 
 
-def _sampler(sampler: Any) -> str:
+def _sampler_source(sampler: Any) -> str:
     if isinstance(sampler, Transport) and sampler == Transport(audit=sampler.audit):
-        return source("auto" if sampler.audit else "transport")
-    return source(sampler, "sampler")
+        return python_source("auto" if sampler.audit else "transport")
+    return python_source(sampler, "sampler")
 
 
-def _bootstrap(bootstrap: Any, n_replicates: int) -> str:
+def _bootstrap_source(bootstrap: Any, n_replicates: int) -> str:
     if isinstance(bootstrap, Bootstrap):
-        return source(bootstrap)
+        return python_source(bootstrap)
     return str(n_replicates) if bootstrap is None or isinstance(bootstrap, int | np.integer) else "counts"
 
 
-def _plain(text: str) -> str | None:
-    """A representation, unless it names a place in memory or runs over lines."""
-    return None if text.startswith("<") or "\n" in text or " at 0x" in text else text
+def _is_expression(text: str) -> bool:
+    """Return whether a representation can stand in a script: one line, without a memory address."""
+    return not (text.startswith("<") or "\n" in text or " at 0x" in text)

@@ -1,81 +1,147 @@
-"""Whether a result can be reported: every check with its value, and what it means."""
+"""Decide whether a result can be reported: a list of checks, each with a value, a grade and an explanation.
+
+Checks read numbers, the `Status` and the `Diagnostic` objects of a result; they never look at the text of a message.
+"""
 
 import math
-import re
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
+from calibayes._core.status import Code, Diagnostic, Severity, Status
 from calibayes.result import Intervals, Result
 from calibayes.samplers import Transport
-from calibayes.solve.found import FAILED, FELL_BACK, NOT_AUDITED, UNKNOWN_ERROR
 
-_LARGE_ERROR, _HOPELESS_ERROR = 0.1, 0.5
-"""Of eta, relative to it. Widths go with the square root of eta, so theirs is half of it."""
-_MANY_REPAIRED, _MOST_REPAIRED = 0.1, 0.5
-_SOME_ROWS, _MANY_ROWS = 0.02, 0.2
-"""Shares of the bootstrap samples on which something was amiss."""
-FEW_OBSERVATIONS, _ENOUGH = 100, 500
-"""A parameter; by the study that `docs/results.md` tells of."""
-_FEW_EFFECTIVE, _COLLAPSED = 100.0, 10.0
+
+@dataclass(frozen=True)
+class VerdictConfig:
+    """Thresholds of the checks.
+
+    All but the numbers of observations are order-of-magnitude choices that sort results by how much a reader should
+    worry; no computation depends on them.
+    """
+
+    large_eta_se: float = 0.1
+    """Standard error of eta, relative to eta, above which a result needs caution. Widths of intervals scale with
+    eta^(-1/2), so that they are then uncertain by 5%."""
+    unusable_eta_se: float = 0.5
+    """Standard error of eta, relative to eta, above which a result should not be reported."""
+    many_repaired: float = 0.1
+    """Share of repaired replicates that is worth a note."""
+    most_repaired: float = 0.5
+    """Share of repaired replicates that needs caution: most replicates then come from the slower sampler."""
+    some_replicates: float = 0.02
+    """Share of replicates above which a finding about them needs caution."""
+    many_replicates: float = 0.2
+    """Share of replicates above which a finding about them means that the result should not be reported."""
+    few_observations: int = 100
+    """Observations per parameter below which a result needs caution. In the coverage study of docs/results.md
+    (`python -m studies table1`), 95% sets covered about 90% at 50 observations per parameter."""
+    enough_observations: int = 500
+    """Observations per parameter from which no note is needed. In the same study, coverage at 800 observations per
+    parameter was within its Monte Carlo error of the level."""
+    low_ess: float = 100.0
+    """Effective sample size of a typical replicate below which noise in the critical levels biases eta low."""
+    collapsed_ess: float = 10.0
+    """Effective sample size of a typical replicate below which its critical level is noise."""
+
+
+CONFIG = VerdictConfig()
 
 
 class Grade(IntEnum):
-    """In order: the worst of the checks is the verdict."""
+    """Outcome of a check; the largest grade of all checks is the verdict."""
 
-    GOOD = 0
-    NOTED = 1
-    """Good to know; it takes nothing from the result."""
-    CARE = 2
-    BAD = 3
+    PASSED = 0
+    NOTE = 1
+    """Worth knowing, but no reason to doubt the result."""
+    CAUTION = 2
+    FAILED = 3
 
 
 VERDICTS = {
-    Grade.GOOD: "You can report this",
-    Grade.NOTED: "You can report this",
-    Grade.CARE: "Report with care",
-    Grade.BAD: "Do not report this",
+    Grade.PASSED: "This result can be reported",
+    Grade.NOTE: "This result can be reported",
+    Grade.CAUTION: "Report with caution",
+    Grade.FAILED: "Do not report this result",
 }
+
+_SEARCH_CODES = frozenset({Code.NO_CROSSING, Code.MAX_ITERATIONS, Code.NOT_REACHED})
+_FALLBACK_CODES = frozenset({Code.AUDIT_FAILED, Code.FALLBACK, Code.FALLBACK_FAILED})
+_REPLICATE_CODES = frozenset({Code.ESS_COLLAPSED, Code.NOT_MIXED, Code.NOT_REACHED, Code.LEVEL_UNDEFINED})
+"""Diagnostics whose count is a number of replicates."""
 
 
 @dataclass(frozen=True)
 class Check:
+    """One check of a result."""
+
     name: str
     value: str
     meaning: str
     grade: Grade
 
 
-def checks(result: Result, own: Intervals | None) -> list[Check]:
-    """What a referee would ask, answered from the result alone."""
-    found = [_search(result), _error(result), _coverage(result), *_observations(result), _effective(result)]
-    found += [_fell_back(result)] if FELL_BACK in result.concerns else [_repaired(result)]
-    found += [_audit(result)] if isinstance(result.settings.get("sampler"), Transport) else []
-    found += [_own(own)] if own is not None else []
-    return found + _concerns(result)
+def run_checks(result: Result, intervals: Intervals | None) -> list[Check]:
+    """Return all checks of a result and, if given, of its individually calibrated intervals."""
+    checks = [_search(result), _eta_se(result), _coverage(result), *_observations(result), _effective_size(result)]
+    checks.append(_fallback(result) if has_code(result, Code.FALLBACK) else _repaired(result))
+    if isinstance(result.settings.get("sampler"), Transport):
+        checks.append(_audit(result))
+    if intervals is not None:
+        checks.append(_intervals(intervals))
+    return checks + _other_diagnostics(result)
 
 
-def verdict(found: list[Check]) -> Grade:
-    return max(check.grade for check in found)
+def overall_grade(checks: list[Check]) -> Grade:
+    """Return the worst grade of the checks."""
+    return max(check.grade for check in checks)
+
+
+def has_code(result: Result, code: Code) -> bool:
+    """Return whether the result has a diagnostic with this code."""
+    return any(diagnostic.code is code for diagnostic in result.diagnostics)
+
+
+def audit_passed(result: Result) -> bool:
+    """Return whether an independent sampler checked the particles and agreed."""
+    sampler = result.settings.get("sampler")
+    requested = isinstance(sampler, Transport) and sampler.audit
+    return requested and result.status is Status.CONVERGED and not has_code(result, Code.NOT_AUDITED)
+
+
+def n_observations(result: Result) -> int | None:
+    """Return the number of observations; None if the result does not know it."""
+    n = result.settings.get("n")
+    if n is not None:
+        return int(n)
+    return None if result.counts is None else result.counts.shape[1]
+
+
+def _messages(result: Result, codes: frozenset[Code]) -> str:
+    return " ".join(diagnostic.message for diagnostic in result.diagnostics if diagnostic.code in codes)
 
 
 def _search(result: Result) -> Check:
-    outcome = _sentence(result.message.split("; ")[0])
-    if result.converged:
-        return Check("Search", "converged", f"{outcome}.", Grade.GOOD)
-    return Check("Search", "not converged", f"{outcome}. This learning rate is not calibrated.", Grade.BAD)
+    meaning = result.status.value
+    if result.status is Status.CONVERGED:
+        return Check("Search", "converged", meaning, Grade.PASSED)
+    details = _messages(result, _SEARCH_CODES)
+    meaning = " ".join(filter(None, [meaning, details, "This learning rate is not calibrated."]))
+    return Check("Search", "not converged", meaning, Grade.FAILED)
 
 
-def _error(result: Result) -> Check:
+def _eta_se(result: Result) -> Check:
     name, relative = "Error of η", result.eta_se / result.eta
     if not math.isfinite(relative):
-        meaning = "The coverage curve does not reach far enough to tell how sure this learning rate is."
-        return Check(name, "unknown", meaning, Grade.BAD)
-    meaning = f"Widths of intervals go with η to the power −1/2, so they are known to about {relative / 2:.1%}."
-    if relative > _LARGE_ERROR:
-        meaning += " More bootstrap samples make this smaller."
-    grade = Grade.BAD if relative > _HOPELESS_ERROR else Grade.CARE if relative > _LARGE_ERROR else Grade.GOOD
+        meaning = "The standard error is unknown because the coverage curve does not extend far enough around η."
+        return Check(name, "unknown", meaning, Grade.FAILED)
+    meaning = f"The width of an interval scales with η to the power −1/2, so widths are known to about {relative / 2:.1%}."
+    grade = Grade.PASSED
+    if relative > CONFIG.large_eta_se:
+        meaning += " Use more bootstrap replicates to reduce the error."
+        grade = Grade.FAILED if relative > CONFIG.unusable_eta_se else Grade.CAUTION
     return Check(name, f"{relative:.1%} of η", meaning, grade)
 
 
@@ -83,116 +149,119 @@ def _coverage(result: Result) -> Check:
     low, high = result.coverage.interval
     value = f"{float(result.coverage):.1%} ({low:.1%} to {high:.1%})"
     if low <= result.level <= high:
-        meaning = f"The interval holds the level, {result.level:g}. η was chosen on these same samples, so it should."
-        return Check("Coverage", value, meaning, Grade.GOOD)
-    meaning = f"The interval does not hold the level, {result.level:g}: the sets do not cover as often as they say."
-    return Check("Coverage", value, meaning, Grade.CARE if result.converged else Grade.BAD)
+        meaning = f"The 95% interval of the coverage contains the level {result.level:g}. η was chosen on these replicates."
+        return Check("Coverage", value, meaning, Grade.PASSED)
+    meaning = f"The 95% interval of the coverage does not contain the level {result.level:g}."
+    return Check("Coverage", value, meaning, Grade.CAUTION if result.converged else Grade.FAILED)
 
 
-def _effective(result: Result) -> Check:
-    name = "Effective draws"
+def _effective_size(result: Result) -> Check:
+    name = "Effective sample size"
     if not len(result.curve.etas):
-        return Check(name, "no curve", "The coverage curve could not be drawn.", Grade.BAD)
+        return Check(name, "no curve", "The coverage curve could not be computed.", Grade.FAILED)
     nearest = int(np.argmin(np.abs(np.log(result.curve.etas / result.eta))))
-    size = float(result.curve.ess[nearest])
-    meaning = "Of a typical bootstrap sample at η. "
-    meaning += "Enough to place the estimate in its set." if size >= _FEW_EFFECTIVE else "Few draws bias η low."
-    grade = Grade.GOOD if size >= _FEW_EFFECTIVE else Grade.CARE if size >= _COLLAPSED else Grade.BAD
-    return Check(name, f"{size:,.0f}", meaning, grade)
+    ess = float(result.curve.ess[nearest])
+    meaning = "Median over replicates at η."
+    if ess >= CONFIG.low_ess:
+        return Check(name, f"{ess:,.0f}", f"{meaning} Large enough to estimate critical levels.", Grade.PASSED)
+    grade = Grade.CAUTION if ess >= CONFIG.collapsed_ess else Grade.FAILED
+    return Check(name, f"{ess:,.0f}", f"{meaning} A small effective sample size biases η low.", grade)
 
 
 def _observations(result: Result) -> list[Check]:
-    """Whether there are so many that the bootstrap is near to what it stands for; if it is known how many there are."""
-    n, parameters = observations(result), len(result.names)
+    n, n_parameters = n_observations(result), len(result.names)
     if n is None:
         return []
-    value = f"{n:,} for {parameters} parameter{'s' * (parameters > 1)}"
-    if n >= _ENOUGH * parameters:
-        return [Check("Observations", value, "Enough for the bootstrap.", Grade.GOOD)]
+    value = f"{n:,} for {n_parameters} parameter{'s' * (n_parameters > 1)}"
+    if n >= CONFIG.enough_observations * n_parameters:
+        return [Check("Observations", value, "Enough for the bootstrap approximation.", Grade.PASSED)]
     meaning = (
-        "The bootstrap is too hopeful on few observations, and no check here can see it. In our study of median "
-        "regression with 2 parameters, 95% sets covered the truth in about 90% of datasets of 100 observations, 92% of "
-        "400 and 96% of 1,600."
+        "With few observations the bootstrap overstates coverage, and no check on this page can detect it. In our study "
+        "of median regression with 2 parameters, 95% sets covered the true parameter in about 90% of datasets with 100 "
+        "observations, 92% with 400 and 96% with 1,600."
     )
-    few = n < FEW_OBSERVATIONS * parameters
-    return [Check("Observations", value, meaning, Grade.CARE if few else Grade.NOTED)]
-
-
-def observations(result: Result) -> int | None:
-    n = result.settings.get("n")
-    return int(n) if n is not None else None if result.counts is None else result.counts.shape[1]
+    few = n < CONFIG.few_observations * n_parameters
+    return [Check("Observations", value, meaning, Grade.CAUTION if few else Grade.NOTE)]
 
 
 def _repaired(result: Result) -> Check:
-    rows, n = len(result.repaired_replicates), result.coverage.n_replicates
-    meaning = "Bootstrap samples that the first sampler could not do, and that a slower one did."
-    grade = Grade.GOOD
-    if rows > _MANY_REPAIRED * n:
-        meaning += " So many say that the posteriors differ much between samples, or are far from normal."
-        grade = Grade.CARE if rows > _MOST_REPAIRED * n else Grade.NOTED
-    return Check("Sampled again", f"{rows:,} of {n:,}", meaning, grade)
+    count, n_replicates = len(result.repaired_replicates), result.coverage.n_replicates
+    meaning = "Replicates with degenerate importance weights, which were resampled by a slower sampler."
+    grade = Grade.PASSED
+    if count > CONFIG.many_repaired * n_replicates:
+        meaning += " A large number means that posteriors differ much between replicates or are far from normal."
+        grade = Grade.CAUTION if count > CONFIG.most_repaired * n_replicates else Grade.NOTE
+    return Check("Repaired replicates", f"{count:,} of {n_replicates:,}", meaning, grade)
 
 
-def _fell_back(result: Result) -> Check:
-    """Another sampler did it all, and stood up to the same audit, or the search says that it did not."""
-    why = " and ".join(concern for concern in result.concerns if concern.startswith(FAILED))
-    meaning = f"{_sentence(why)}, {FELL_BACK}. That is slower, and this answer is its own."
-    return Check("Sampler", "fell back", meaning, Grade.NOTED if result.converged else Grade.BAD)
-
-
-def audited(result: Result) -> bool:
-    """Whether an independent sampler agreed."""
-    sampler = result.settings.get("sampler")
-    asked = isinstance(sampler, Transport) and sampler.audit
-    return asked and result.converged and not any(concern.startswith(NOT_AUDITED) for concern in result.concerns)
+def _fallback(result: Result) -> Check:
+    """Grade a result of the fallback sampler, which passed the same audit if the search converged."""
+    meaning = f"{_messages(result, _FALLBACK_CODES)} The reported result is that of the slower fallback sampler."
+    return Check("Sampler", "fallback used", meaning, Grade.NOTE if result.converged else Grade.FAILED)
 
 
 def _audit(result: Result) -> Check:
-    name = "Second opinion"
+    name = "Audit"
     if not result.settings["sampler"].audit:
-        meaning = 'No independent sampler looked for modes or bounds that no draw came to: sampler="auto" would.'
-        return Check(name, "not asked for", meaning, Grade.CARE)
-    if not audited(result):
-        why = next((concern for concern in result.concerns if concern.startswith(NOT_AUDITED)), "not held")
-        return Check(name, "none", f"The audit by an independent sampler: {why}.", Grade.CARE)
-    meaning = "An independent sampler that started from the prior found the same on twenty of the bootstrap samples."
-    held_for = result.settings.get("audited")
-    if held_for != result.region.name:
-        return Check(name, f"agrees, for {held_for}", f"{meaning} But it was asked of other sets.", Grade.GOOD)
-    return Check(name, "agrees", meaning, Grade.GOOD)
+        meaning = (
+            "No independent sampler looked for modes or bounds of the posterior that the particles miss. Use "
+            'sampler="auto" to run this audit.'
+        )
+        return Check(name, "not requested", meaning, Grade.CAUTION)
+    if not audit_passed(result):
+        meaning = _messages(result, frozenset({Code.NOT_AUDITED})) or "The audit by an independent sampler did not run."
+        return Check(name, "not run", meaning, Grade.CAUTION)
+    meaning = "An independent sampler that started from the prior agrees on a subset of twenty replicates."
+    audited_region = result.settings.get("audited")
+    if audited_region != result.region.name:
+        meaning += " The audit used a different credible region than this result."
+        return Check(name, f"passed, for {audited_region}", meaning, Grade.PASSED)
+    return Check(name, "passed", meaning, Grade.PASSED)
 
 
-def _own(own: Intervals) -> Check:
-    name, lost = "Own intervals", [own.names[k] for k in np.flatnonzero(~own.converged)]
-    vague = [own.names[k] for k in np.flatnonzero(own.converged & ~np.isfinite(own.eta_se))]
-    if not lost and vague:
-        meaning = f"How sure the learning rates are of {', '.join(vague)} is not known."
-        return Check(name, f"{len(vague)} without an error", meaning, Grade.CARE)
-    if not lost:
-        return Check(name, "all converged", "Each parameter's own calibration ended well.", Grade.GOOD)
-    return Check(name, f"{len(lost)} not converged", f"Do not use those of {', '.join(lost)}.", Grade.CARE)
+def _intervals(intervals: Intervals) -> Check:
+    name = "Individual intervals"
+    failed = [intervals.names[k] for k in np.flatnonzero(~intervals.converged)]
+    if failed:
+        return Check(name, f"{len(failed)} not converged", f"Do not use those of {', '.join(failed)}.", Grade.CAUTION)
+    unknown = [intervals.names[k] for k in np.flatnonzero(~np.isfinite(intervals.eta_se))]
+    if unknown:
+        meaning = f"The standard error of the learning rate is unknown for {', '.join(unknown)}."
+        return Check(name, f"{len(unknown)} without an error", meaning, Grade.CAUTION)
+    return Check(name, "all converged", "The calibration of each parameter’s own interval converged.", Grade.PASSED)
 
 
-def _concerns(result: Result) -> list[Check]:
-    """Those that no other check tells of."""
-    told = ["the effective size of a row is only", UNKNOWN_ERROR] + [FAILED, FELL_BACK] * (FELL_BACK in result.concerns)
+def _other_diagnostics(result: Result) -> list[Check]:
+    """Return one check per diagnostic that no other check covers."""
+    covered = {Code.REPAIRED, Code.ESS_LOW, Code.ETA_SE_UNKNOWN}
+    if result.status is not Status.CONVERGED:
+        covered |= _SEARCH_CODES
+    if has_code(result, Code.FALLBACK):
+        covered |= _FALLBACK_CODES
     if isinstance(result.settings.get("sampler"), Transport):
-        told.append(NOT_AUDITED)
+        covered.add(Code.NOT_AUDITED)
     return [
-        Check("Warning", _sentence(concern), "Raised by the calibration.", _seriousness(concern, result))
-        for concern in result.concerns
-        if not concern.startswith(tuple(told))
+        Check("Diagnostic", _value(diagnostic, result), diagnostic.message, _grade(diagnostic, result))
+        for diagnostic in result.diagnostics
+        if diagnostic.code not in covered
     ]
 
 
-def _seriousness(concern: str, result: Result) -> Grade:
-    """By the share of bootstrap samples that it is about, where it says how many."""
-    rows = re.search(r"\bon (\d+) rows\b", concern)
-    if rows:
-        share = int(rows[1]) / result.coverage.n_replicates
-        return Grade.BAD if share > _MANY_ROWS else Grade.CARE if share > _SOME_ROWS else Grade.NOTED
-    return Grade.NOTED if concern.startswith("the loss was NaN at") else Grade.CARE
+def _value(diagnostic: Diagnostic, result: Result) -> str:
+    if diagnostic.code not in _REPLICATE_CODES:
+        return diagnostic.code.value
+    return f"{diagnostic.code.value} ({diagnostic.count:,} of {result.coverage.n_replicates:,} replicates)"
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def _grade(diagnostic: Diagnostic, result: Result) -> Grade:
+    """Return the grade of a diagnostic, by the share of replicates that it concerns where it concerns replicates."""
+    if diagnostic.severity is Severity.ERROR:
+        return Grade.FAILED
+    if diagnostic.severity is Severity.INFO or diagnostic.code is Code.INVALID_LOSS:
+        return Grade.NOTE
+    if diagnostic.code not in _REPLICATE_CODES:
+        return Grade.CAUTION
+    share = diagnostic.count / result.coverage.n_replicates
+    if share > CONFIG.many_replicates:
+        return Grade.FAILED
+    return Grade.CAUTION if share > CONFIG.some_replicates else Grade.NOTE

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
 from calibayes._backend.rng import replicate_keys
-from calibayes._core.convergence import spread
+from calibayes._core.convergence import within_between_variances
 from calibayes._core.particles import Particles, mean
 from calibayes._core.target import Target, evaluate
 from calibayes.kernels import CrankNicolson
@@ -278,7 +278,7 @@ def first_stage(particles: Particles) -> Float[Array, ""]:
 @jit
 def spreads_of(particles: Particles) -> tuple[Float[Array, " P"], Float[Array, " P"]]:
     """Of the parameters and the risk, within populations and between them."""
-    return spread(jnp.concatenate([particles.theta, particles.risk[None]]))
+    return within_between_variances(jnp.concatenate([particles.theta, particles.risk[None]]))
 
 
 @jit

@@ -17,7 +17,7 @@ from calibayes._backend.arguments import integer
 from calibayes._backend.functions import as_float
 from calibayes._backend.jit import jit
 from calibayes._backend.rng import replicate_keys
-from calibayes._core.convergence import multi_ess_of
+from calibayes._core.convergence import batch_means_ess
 from calibayes._core.particles import Particles, covariance, pool, uniform_log_weights
 from calibayes._core.target import Target
 from calibayes.kernels import RAM, RWMH, CrankNicolson, Kernel
@@ -147,5 +147,5 @@ def _run(keys, target, eta, last, adaptation, steps, kernel, length, adapt):
 @jit
 def _judge(chains: Particles) -> tuple[Float[Array, " B"], Bool[Array, " B"]]:
     """The effective size of every row's chain, and whether it never moved."""
-    sizes = jax.lax.map(lambda row: multi_ess_of(row.T), jnp.moveaxis(chains.theta, 1, 0))
+    sizes = jax.lax.map(lambda row: batch_means_ess(row.T), jnp.moveaxis(chains.theta, 1, 0))
     return sizes, (chains.risk == chains.risk[:, :1]).all(-1)

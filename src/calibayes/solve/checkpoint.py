@@ -1,13 +1,9 @@
-"""A calibration that can be killed at any moment and goes on where it was.
+"""Progress of a calibration in a file, so that a killed run continues where it was.
 
-By replay. The loop hands whatever takes time to a `Journal`, step by step; a `Checkpoint` is a journal in a file. When
-the same call is made again the loop runs again from its beginning, and is given what is in the file instead of
-computing it, until there is no more. So the search, the refinement, the audit and the fallback are written down once,
-without a word about where they could have been cut, and what is cheap to find again is not stored. What makes the end
-bit for bit the same is that nothing in between depends on anything but those steps.
-
-States are large: only those are kept that may be asked for again, from the last move on, the best one's, and what the
-fallback would return to. Of others, what was derived from them is enough.
+A calibration is a sequence of named stages (initial draws, search, solution, audit, ...). A `Checkpoint` holds the
+result of every completed stage, and the state of sampler and search after each iteration of an unfinished one. The same
+call made again takes the completed stages from the file and continues with the rest. Nothing else influences the
+computation, so that the result is bit for bit the same.
 """
 
 import os
@@ -23,166 +19,164 @@ import numpy as np
 from calibayes._backend import treefile
 from calibayes._backend.distributed import leads
 from calibayes._backend.fingerprint import digest
-from calibayes._backend.treefile import Gone
 from calibayes._backend.warnings import CalibrationWarning, CheckpointError
 from calibayes._core.target import Target
-from calibayes._validate.checks import Observations
-from calibayes.bootstrap import Bootstrap
-from calibayes.model import GibbsModel
 
 T = TypeVar("T")
 
-_STATES = ("init", "move", "mend", "last mend")
-_WRITTEN = (str, int, float, type(None))
-_READABLE = 40
+_PLAIN = (str, int, float, type(None))
+_MAX_DISPLAYED = 40
 
 
-class Journal:
-    """What the loop hands its steps to. This one keeps nothing."""
+class Checkpoint:
+    """Stages of a calibration, in memory and, with a path, in a file.
 
-    def step(self, name: str, compute: Callable[[], T], best: Any = None) -> T:  # noqa: ARG002
-        """What took long, and is saved at once; `best` is the state to return to, if there is one."""
-        return compute()
+    Parameters
+    ----------
+    path : Path or None
+        File to continue from and to save to; None keeps nothing.
+    fingerprint : dict of str to str
+        Digests of everything that the calibration depends on, except for the number of iterations.
+    max_iterations : int
+        Maximum number of iterations of this call.
+    trusted : frozenset of str
+        Modules of the user's own sampler, kernel and search, whose states may be stored.
 
-    def note(self, name: str, compute: Callable[[], T]) -> T:  # noqa: ARG002
-        """What is derived from a state: saved with the next step, as it can be found again until then."""
-        return compute()
+    Raises
+    ------
+    CheckpointError
+        If the file is damaged or belongs to another calibration.
+    """
 
-    def hold(self, state: Any) -> None:
-        """Keep this state whatever comes."""
-
-
-class Checkpoint(Journal):
-    """Steps in a file, named in their order."""
-
-    def __init__(self, path: Path, fingerprint: dict[str, str], max_iterations: int):
-        """Of a file that is there or not. Raises if it is of another run, or if it could not be written."""
+    def __init__(
+        self,
+        path: Path | None = None,
+        fingerprint: dict[str, str] | None = None,
+        max_iterations: int = 1,
+        trusted: frozenset[str] = frozenset(),
+    ):
         self.path = path
-        self.header: dict[str, Any] = {"fingerprint": fingerprint, "max_iterations": max_iterations}
-        self._names: list[str] = []
-        self._values: list[Any] = []
-        self._at = 0
-        self._held: list[Any] = []
-        self._unsaved = False
-        self._stored: Callable[[Target | None], Any] | None = None
-        self.found = ""
-        """What tells the file that was there from others; nothing if there was none."""
-        if path.exists():
-            header, self._stored = treefile.read(path)
-            self._require_same(header)
-            self.found = treefile.checksum(path)
+        self.trusted = trusted
+        self.header: dict[str, Any] = {"fingerprint": fingerprint or {}, "max_iterations": max_iterations}
+        self.loaded_checksum = ""
+        self._stages: dict[str, Any] = {}
+        self._target: Target | None = None
+        self._build: Callable[[treefile.Restore], Any] | None = None
+        self._previous_max_iterations = max_iterations
+        if path is not None and path.exists():
+            header, self._build = treefile.read(path, trusted)
+            self._require_same_run(header)
+            self._previous_max_iterations = header["max_iterations"]
+            self.loaded_checksum = treefile.checksum(path)
 
-    def _require_same(self, header: dict[str, Any]) -> None:
+    @property
+    def allows_more_iterations(self) -> bool:
+        """Whether this call allows more iterations than the one that wrote the file."""
+        return self.header["max_iterations"] > self._previous_max_iterations
+
+    def load(self, target: Target) -> None:
+        """Restore the stages from the file; targets in it are `target` with another reference."""
+        self._target = target
+        if self._build is None:
+            return
+        stages, self._build = self._build(self._restore), None
+        if not isinstance(stages, dict) or not all(isinstance(name, str) for name in stages):
+            raise CheckpointError(f"checkpoint {str(self.path)!r} is damaged. Remove it to start afresh.")
+        self._stages = stages
+
+    def get(self, name: str) -> Any:
+        """Return the stored value of a stage, None if there is none."""
+        return self._stages.get(name)
+
+    def put(self, name: str, value: Any) -> None:
+        """Store the value of a stage and save the file."""
+        if self.path is not None:
+            self._stages[name] = value
+            self.save()
+
+    def discard(self, *names: str) -> None:
+        """Forget stages whose values are no longer valid."""
+        for name in names:
+            self._stages.pop(name, None)
+
+    def stage(self, name: str, compute: Callable[[], T]) -> T:
+        """Return the stored value of a stage, or compute, store and return it."""
+        if name in self._stages:
+            return self._stages[name]
+        value = compute()
+        self.put(name, value)
+        return value
+
+    def save(self) -> None:
+        """Write the file. A full disk must not end a long run, so that an error is only a warning."""
+        if self.path is None or not leads():
+            return
+        try:
+            treefile.write(self.path, self.header, self._stages, self.trusted, self._replace)
+        except OSError as error:
+            message = (
+                f"checkpoint {str(self.path)!r} could not be written: {error.strerror}. The calibration continues."
+            )
+            warnings.warn(message, CalibrationWarning, stacklevel=2)
+
+    def _require_same_run(self, header: dict[str, Any]) -> None:
         ours, theirs = self.header["fingerprint"], header.get("fingerprint")
         if not isinstance(theirs, dict):
-            raise CheckpointError(f"checkpoint {str(self.path)!r} does not say what it is of: remove it.")
-        other = [name for name, value in ours.items() if theirs.get(name) != value]
-        if other:
-            differing = ", ".join(_difference(name, theirs.get(name), ours[name]) for name in other)
+            raise CheckpointError(f"checkpoint {str(self.path)!r} does not name its calibration. Remove it.")
+        differing = [
+            _difference(name, theirs.get(name), value) for name, value in ours.items() if theirs.get(name) != value
+        ]
+        if differing:
             raise CheckpointError(
-                f"checkpoint {str(self.path)!r} is of another calibration, by its {differing}. To go on with it, make "
-                "the same call as before; to start afresh, remove the file or name another."
+                f"checkpoint {str(self.path)!r} belongs to another calibration, which differs in {', '.join(differing)}. "
+                "Repeat the same call to continue it; to start afresh, remove the file or name another."
             )
         before = header.get("max_iterations")
         if not isinstance(before, int) or self.header["max_iterations"] < before:
             raise CheckpointError(
-                f"checkpoint {str(self.path)!r} is of a run with max_iterations = {before}: to go on with it, allow as "
-                f"many or more; got {self.header['max_iterations']}."
+                f"checkpoint {str(self.path)!r} is of a run with max_iterations = {before}. To continue it, allow at "
+                f"least as many; got {self.header['max_iterations']}."
             )
 
-    def begin(self, live: Target | None) -> None:
-        """With the target as the call made it."""
-        self.live = live
-        if self._stored is not None:
-            steps, self._stored = self._stored(live), None
-            if not isinstance(steps, list) or any(type(step) is not tuple or len(step) != 2 for step in steps):
-                raise CheckpointError(f"checkpoint {str(self.path)!r} is damaged: remove it to start afresh.")
-            self._names, self._values = [name for name, _ in steps], [value for _, value in steps]
+    def _replace(self, value: Any) -> Any:
+        """Store a target as its reference: the data are the caller's."""
+        return {"reference": value.reference} if isinstance(value, Target) else None
 
-    def step(self, name: str, compute: Callable[[], T], best: Any = None) -> T:
-        known = self._known(name)
-        value = self.note(name, compute)
-        if not known:
-            self._drop(best)
-            self.save()
-        return value
-
-    def note(self, name: str, compute: Callable[[], T]) -> T:
-        if not self._known(name):
-            # More iterations are allowed than before: what came after the last of them is no more.
-            del self._names[self._at :], self._values[self._at :]
-            self._values.append(compute())
-            self._names.append(name)
-            self._unsaved = True
-        self._at += 1
-        return self._values[self._at - 1]
-
-    def hold(self, state: Any) -> None:
-        self._held.append(state)
-
-    def save(self) -> None:
-        """Write what has been done so far, if there is anything new. A full disk must not end a long run."""
-        if not (self._unsaved and leads()):
-            return
-        try:
-            treefile.write(self.path, self.header, list(zip(self._names, self._values, strict=True)), self.live)
-            self._unsaved = False
-        except OSError as error:
-            message = f"checkpoint {str(self.path)!r} could not be written: {error.strerror}. The run goes on."
-            warnings.warn(message, CalibrationWarning, stacklevel=2)
-
-    def _known(self, name: str) -> bool:
-        return self._at < len(self._names) and self._names[self._at] == name
-
-    def _drop(self, best: Any) -> None:
-        """The states that nothing asks for any more: all but those since the last move, the best and those held."""
-        moves = [i for i, name in enumerate(self._names) if name in ("init", "move")]
-        kept = [*self._held, best, *(self._values[moves[-1] :] if moves else [])]
-        gone: dict[int, Gone] = {}
-        for i, name in enumerate(self._names):
-            value = self._values[i]
-            if name in _STATES and not any(value is other for other in kept):
-                # The same for the same state: whether mending changed it must not be forgotten.
-                self._values[i] = gone.setdefault(id(value), Gone()) if not isinstance(value, Gone) else value
+    def _restore(self, stand_in: Any) -> Target:
+        reference, target = stand_in["reference"], self._target
+        if target is None or (reference.shape, reference.dtype) != (target.reference.shape, target.reference.dtype):
+            raise ValueError("the reference belongs to another target.")
+        same = np.array_equal(np.asarray(reference), np.asarray(target.reference))
+        return target if same else target.recentre(reference)
 
 
 def check_path(path: Any) -> Path:
-    """Where a checkpoint is or will be; it can be written."""
+    """Return the resolved path of a checkpoint, or raise if a file there could not be written."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"checkpoint must be the path of a file; got {path!r}.")
     path = Path(path).expanduser().resolve()
     if path.is_dir():
-        raise CheckpointError(f"checkpoint must be a file, and {str(path)!r} is a directory: name a file in it.")
+        raise CheckpointError(f"checkpoint must be a file, but {str(path)!r} is a directory. Name a file in it.")
     if not path.parent.is_dir():
-        raise CheckpointError(f"checkpoint: there is no directory {str(path.parent)!r}: make it first.")
+        raise CheckpointError(f"checkpoint: the directory {str(path.parent)!r} does not exist. Create it first.")
     if path.exists() and not path.is_file():
-        raise CheckpointError(f"checkpoint must be a file, and {str(path)!r} is something else.")
+        raise CheckpointError(f"checkpoint must be a regular file, but {str(path)!r} is not.")
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise CheckpointError(f"checkpoint: nothing can be written to the directory {str(path.parent)!r}.")
+        raise CheckpointError(f"checkpoint: the directory {str(path.parent)!r} is not writable.")
     return path
 
 
-def fingerprint(
-    model: GibbsModel, observations: Observations, rows: Bootstrap | np.ndarray, settings: dict[str, Any]
-) -> dict[str, str]:
-    """What a run depends on, but for the number of iterations."""
+def fingerprint(parts: dict[str, Any]) -> dict[str, str]:
+    """Return digests of the parts of a call, and of the software and device that determine its result."""
     from calibayes import __version__
 
-    parts = {
-        "data": observations.data,
-        "loss": model.loss,
-        "prior": model.prior,
-        "number of parameters": observations.dim,
-        "bootstrap": rows,
-        **settings,
-    }
     device = jax.devices()[0]
     return {
-        **{name: repr(value) if isinstance(value, _WRITTEN) else digest(value) for name, value in parts.items()},
+        **{name: repr(value) if isinstance(value, _PLAIN) else digest(value) for name, value in parts.items()},
         "calibayes": __version__,
         "jax": jax.__version__,
         "numpy": np.__version__,
-        # Bytecode is another with every version.
+        # User functions are compared by bytecode, which changes with the Python version.
         "python": ".".join(map(str, sys.version_info[:2])),
         "device": f"{device.platform} {device.device_kind}",
         "floats": np.dtype(jax.dtypes.canonicalize_dtype(float)).name,
@@ -190,6 +184,6 @@ def fingerprint(
 
 
 def _difference(name: str, theirs: Any, ours: str) -> str:
-    if not isinstance(theirs, str) or max(len(theirs), len(ours)) > _READABLE:
+    if not isinstance(theirs, str) or max(len(theirs), len(ours)) > _MAX_DISPLAYED:
         return name
-    return f"{name} ({theirs} there, {ours} here)"
+    return f"{name} ({theirs} in the file, {ours} in this call)"

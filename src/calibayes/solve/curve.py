@@ -1,15 +1,17 @@
-r"""Coverage against the learning rate, near eta-hat, from the particles already there.
+r"""Coverage against the learning rate, around the learning rate of the particles.
 
-The risk of every particle is known, so particles sampled at eta-hat answer for a learning rate nearby by
-reweighting, $\exp\{-(\eta - \hat\eta) R\}$, at no further evaluation of the loss. The curve reaches as far as half of
-the effective size lasts, and never below 0.55 of that eta: from less than half of it weights have infinite variance.
+The risk of every particle is known, so particles sampled at eta-hat answer for a nearby learning rate by reweighting,
+$\exp\{-(\eta - \hat\eta) R\}$, without another evaluation of the loss. The curve extends as far as half of the
+effective sample size remains, and never below 0.55 of that eta: the weights from less than half of it have infinite
+variance.
 
-On each row the critical level rises with eta; where it passes the level asked for is the row's critical eta, at which
-its set just lets the point go. Eta-hat is the alpha-quantile of these, and the spread of that quantile over bootstrap
-samples, from its order statistics, is the standard error of eta-hat.
+On each replicate the critical level rises with eta. Where it passes the requested level is the critical eta of the
+replicate. Eta-hat is the alpha-quantile of the critical etas, and the spread of that quantile over bootstrap samples,
+from its order statistics, is the standard error of eta-hat (`calibayes._core.curve.Curve`).
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -21,18 +23,30 @@ from calibayes._backend.jit import jit
 from calibayes._core.curve import Curve
 from calibayes._core.particles import Particles, weights_after
 from calibayes._core.target import Target
-from calibayes.regions import Point, Region, densities_at, levels_at
+from calibayes.regions import Point, Region, log_densities_at, weighted_critical_levels
 from calibayes.solve.estimate import means_along
 
-POINTS = 15
-FEW_POINTS = 7
-"""On the grid of a curve that is only searched by."""
-_WIDEST = 0.6
-_AT_ONCE = 2**25
-"""Numbers of a parameter and particle each, over learning rates, that may be there at the same time."""
+
+@dataclass(frozen=True)
+class CurveConfig:
+    """Grid of a coverage curve."""
+
+    n_points: int = 15
+    """Learning rates on the grid. Critical etas are interpolated between them; twice as many change eta by less than a
+    tenth of its standard error (`python -m benchmarks.sensitivity`)."""
+    n_rough_points: int = 7
+    """Learning rates on the grid of a curve that only leads the search."""
+    max_half_width: float = 0.6
+    """Largest half-width in log eta: exp(-0.6) = 0.55, above the half below which the weights have infinite variance."""
+    batch_numbers: int = 2**25
+    """Numbers (parameters x replicates x particles x learning rates) that a GPU holds at the same time."""
+
+
+CONFIG = CurveConfig()
 
 PointsOf = Callable[[Particles, np.ndarray], Float[Array, "G K"] | None]
-"""The points to be covered at some learning rates, given particles on the data; None for the means of these."""
+"""Function of the particles on the data and of G learning rates that returns the point estimate at each; None stands for
+the posterior means."""
 
 
 def local_curve(
@@ -43,17 +57,35 @@ def local_curve(
     region: Region,
     points_of: PointsOf,
     level: float,
-    groups: int = 1,
+    n_groups: int = 1,
 ) -> Curve:
-    """The curve on a grid around `eta` from particles there, on the data and on every row; averaged over snapshots."""
-    found, last = [], None
-    for data, rows in snapshots:
-        if data is not last:
-            points, last = points_of(data, etas), data
-        found.append(_levels_on_grid(target, data, rows, host_array([etas - eta, etas]), region, points))
-    levels, sizes = zip(*jax.device_get(found), strict=True)
+    """Return the coverage curve on a grid around `eta`, averaged over snapshots of the particles.
+
+    Parameters
+    ----------
+    target : Target
+        The data and the replicates.
+    snapshots : iterable of (Particles, Particles)
+        Particles at `eta`, on the data and on all replicates.
+    eta : float
+        Learning rate of the particles.
+    etas : ndarray of shape (G,)
+        Learning rates of the grid.
+    region, level
+        Credible set and its level.
+    points_of : callable
+        Point estimates along the grid.
+    n_groups : int
+        Replicates b, b + n_groups, ... share the Monte Carlo error of the same draws.
+    """
+    by_snapshot, previous_data = [], None
+    for data, replicates in snapshots:
+        if data is not previous_data:
+            points, previous_data = points_of(data, etas), data
+        by_snapshot.append(_levels_on_grid(target, data, replicates, host_array([etas - eta, etas]), region, points))
+    levels, sizes = zip(*jax.device_get(by_snapshot), strict=True)
     mean = np.mean(levels, axis=0)[:, 1:]
-    return Curve(etas, mean, np.mean(sizes, axis=0), level, groups, levels[0][len(etas) // 2, 1:])
+    return Curve(etas, mean, np.mean(sizes, axis=0), level, n_groups, levels[0][len(etas) // 2, 1:])
 
 
 @jit
@@ -65,35 +97,40 @@ def _levels_on_grid(
     region: Region,
     points: Float[Array, "G K"] | None,
 ) -> tuple[Float[Array, "G B"], Float[Array, " G"]]:
-    """Every row's critical level, and the median effective size, at each learning rate of a grid: how far they are from
-    where the particles are, and the learning rates themselves.
+    """Return the critical levels and the median effective sample size at each learning rate of a grid.
+
+    `grid` holds the differences to the learning rate of the particles, and the learning rates themselves.
     """
     steps, etas = grid
-    drawn = target.constrained(particles)
+    constrained = target.constrained(particles)
     points = means_along(target.constrained(data), steps) if points is None else points
 
-    def one(at):
-        step, eta, point, density = at
-        weights, sizes = weights_after(drawn.log_weights, drawn.risk, jnp.full(target.n_replicates, step))
-        return levels_at(drawn, weights, eta, region, Point(point, density)), jnp.median(sizes)
+    def levels_at_one(inputs):
+        step, eta, point, density = inputs
+        weights, sizes = weights_after(constrained.log_weights, constrained.risk, jnp.full(target.n_replicates, step))
+        levels = weighted_critical_levels(constrained, weights, eta, region, Point(point, density))
+        return levels, jnp.median(sizes)
 
-    # One at a time is as fast on a processor, and takes less memory; elsewhere it is so many launches.
-    at_once = None if jax.default_backend() == "cpu" else max(1, _AT_ONCE // particles.theta.size)
-    return jax.lax.map(one, (steps, etas, points, densities_at(target, etas, points)), batch_size=at_once)
+    # On a CPU one learning rate at a time is as fast and takes less memory; on a GPU each would be a kernel launch.
+    batch = None if jax.default_backend() == "cpu" else max(1, CONFIG.batch_numbers // particles.theta.size)
+    return jax.lax.map(levels_at_one, (steps, etas, points, log_densities_at(target, etas, points)), batch_size=batch)
 
 
 def grid_around(eta: float, half_width: float, n_points: int) -> Float[np.ndarray, " G"]:
-    """Learning rates at equal distances in their logarithm."""
+    """Return learning rates around `eta`, equally spaced in their logarithm."""
     return eta * np.exp(np.linspace(-half_width, half_width, n_points))
 
 
 def half_width(eta: float, variance: float) -> float:
-    """As far as log eta can go: the effective size falls by about exp(-variance of the log-weights), of the risk's."""
-    return float(min(_WIDEST, np.sqrt(np.log(2) / max(eta**2 * variance, 1e-12))))
+    """Return the distance in log eta at which half of the effective sample size remains, given the risk's variance.
+
+    The effective sample size falls by about exp(-v), with v the variance of the log-weights.
+    """
+    return float(min(CONFIG.max_half_width, np.sqrt(np.log(2) / max(eta**2 * variance, 1e-12))))
 
 
 def risk_variance(particles: Particles) -> Float[Array, ""]:
-    """Variance of the risk over particles, median over rows."""
+    """Return the variance of the risk over particles, median over replicates."""
     risk, weights = jnp.where(jnp.isfinite(particles.risk), particles.risk, 0.0), particles.weights
     centred = risk - (risk * weights).sum(-1)[:, None]
     return jnp.median((jnp.square(centred) * weights).sum(-1))

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
 from calibayes._backend.rng import normals, replicate_keys, split_key, uniforms
-from calibayes._core.convergence import agreement
+from calibayes._core.convergence import population_agreement
 from calibayes._core.particles import (
     Particles,
     covariance,
@@ -75,8 +75,8 @@ def has_one_mode(target: Target) -> bool:
     a t can be even. In other coordinates than the parameters' own nothing is known.
     """
     loss, prior = target.loss, target.prior
-    known = _says(loss, "convex", ("rho", "parts")) and _says(prior, "log_concave", ("log_prob",))
-    return known and target.coordinates.free and target.dim <= _MOST_PARAMETERS
+    known = _says(loss, "convex", ("rho", "decompose")) and _says(prior, "log_concave", ("log_prob",))
+    return known and target.coordinates.unbounded and target.dim <= _MOST_PARAMETERS
 
 
 def _says(thing: Any, what: str, of: tuple[str, ...]) -> bool:
@@ -120,7 +120,7 @@ def drawn_by_weights(
     (within, between), ok = jax.device_get((spreads, ok))
     if not ok:
         raise NoFitError
-    return particles, agreement(within, between, N_POPULATIONS, n)
+    return particles, population_agreement(within, between, N_POPULATIONS, n)
 
 
 @jit
@@ -191,7 +191,7 @@ def _onward(
     populations: Target, particles: Particles, eta: Float[Array, ""]
 ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
     """Where to go from a goal, and whether that is the last."""
-    matching = matching_eta(populations, particles.flat(), eta[None])
+    matching = matching_eta(populations, particles.merge_replicates(), eta[None])
     matching = jnp.where(jnp.isfinite(matching), matching, jnp.inf)
     near = jnp.minimum(eta / matching, matching / eta) > 0.5
     return jnp.where(near, matching, jnp.minimum(matching, STAGE * eta)), near
@@ -199,7 +199,7 @@ def _onward(
 
 def _next(particles: Particles, at: Float[Array, ""], eta: Float[Array, ""]) -> tuple[_Fit, Float[Array, ""]]:
     """What to draw from for a learning rate further towards `eta`, and which."""
-    one = particles.flat()
+    one = particles.merge_replicates()
     # Longest first; one of a few will do.
     shares = jnp.exp(-jnp.arange(_STEPS, dtype=eta.dtype) * _APART)
     shape = (_STEPS, one.risk.shape[-1])
@@ -237,7 +237,7 @@ def _row_by_row(particles: Particles) -> Particles:
 def _drawn(
     key: PRNGKeyArray, target: Target, rough: Particles, eta: Float[Array, ""], n: int
 ) -> tuple[Particles, tuple[Float[Array, " P"], Float[Array, " P"]], Bool[Array, ""]]:
-    keys, one = replicate_keys(key, N_POPULATIONS), rough.flat()
+    keys, one = replicate_keys(key, N_POPULATIONS), rough.merge_replicates()
     fit = _fit(one, one.log_weights)
     once = jnp.zeros(N_POPULATIONS, int)
     rows = _row_by_row(_weighted(step_keys(keys, 0, once), population_target(target), fit, eta, _OVER * n))
@@ -248,4 +248,4 @@ def _drawn(
 
 def _kept(keys: Key[Array, " B"], particles: Particles, n: int) -> Particles:
     """N of every row, as often as they weigh."""
-    return particles.picked(jax.vmap(stratified, (0, 0, None))(keys, particles.weights, n))
+    return particles.take(jax.vmap(stratified, (0, 0, None))(keys, particles.weights, n))

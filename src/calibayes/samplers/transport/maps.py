@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from calibayes._backend.jit import jit
-from calibayes._backend.linalg import cholesky, clipped, lower_inverse
+from calibayes._backend.linalg import cholesky, clip_eigenvalues, lower_inverse
 from calibayes._core.particles import (
     Particles,
     covariance,
@@ -30,10 +30,10 @@ from calibayes._core.particles import (
     factor,
     mean,
     normalise,
-    products,
+    outer_products,
     transform,
 )
-from calibayes._core.sandwich import influences, shifts
+from calibayes._core.sandwich import influences, mean_shifts
 from calibayes._core.target import Target, log_density
 
 ENOUGH = 25
@@ -106,7 +106,7 @@ class Maps(eqx.Module):
 @jit
 def jackknifed(target: Target, pool: Particles, eta: Float[Array, ""]) -> Float[Array, "K B"]:
     """How far the infinitesimal jackknife moves the pool's mean to be each row's."""
-    return shifts(target, influences(target, pool.flat(), eta[None]))
+    return mean_shifts(target, influences(target, pool.merge_replicates(), eta[None]))
 
 
 @jit
@@ -195,8 +195,8 @@ def _regression(u: Float[Array, "K B M"], log_weights: Float[Array, "B M"]):
     value = value - value.mean(-1, keepdims=True)
     slope = (u * value[None]).mean(-1)
     rest = value - sum(slope[k][:, None] * u[k] for k in range(dim))
-    precision = _shrunk(jnp.eye(dim)[None] - products(u, rest / size), jnp.square(rest).mean(-1) / size)
+    precision = _shrunk(jnp.eye(dim)[None] - outer_products(u, rest / size), jnp.square(rest).mean(-1) / size)
     precision = jnp.where(jnp.isfinite(precision), precision, jnp.eye(dim)[None])
-    inverse = lower_inverse(cholesky(clipped(precision, 1 / _STRETCH, _STRETCH)))
+    inverse = lower_inverse(cholesky(clip_eigenvalues(precision, 1 / _STRETCH, _STRETCH)))
     spread = jnp.matmul(jnp.swapaxes(inverse, -1, -2), inverse, precision=jax.lax.Precision.HIGHEST)
     return (spread * slope.T[:, None, :]).sum(-1).T, spread

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
 from calibayes._backend.rng import replicate_keys, split_key
-from calibayes._core.convergence import agreement
+from calibayes._core.convergence import population_agreement
 from calibayes._core.particles import Particles, uniform_log_weights
 from calibayes._core.sandwich import matching_eta
 from calibayes._core.status import Code, Diagnostic, Severity
@@ -127,7 +127,7 @@ def make_pool(key: PRNGKeyArray, rough: InitialDraws, n_particles: int) -> Pool:
         walkers, _ = rejuvenate_until_mixed(round_key, populations, particles, rough.eta, at_least=0)
         particles = walkers.particles
         within, between = jax.device_get(spreads_of(particles))
-        pool = Pool(rough.target, particles, rough.eta, *agreement(within, between, N_POPULATIONS, n_particles))
+        pool = Pool(rough.target, particles, rough.eta, *population_agreement(within, between, N_POPULATIONS, n_particles))
         if not pool.diagnostics:
             break
     return pool
@@ -137,8 +137,8 @@ def _from_the_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tupl
     """At the matching learning rate. Of many observations over some first, if these will do."""
     temper_key, pick_key, resample_key = _keys(key)
     n_few = enough_observations(target.dim)
-    if target.base.size > 2 * n_few and int(target.counts.n) > 2 * n_few:
-        few = target.some(pick_key, n_few)
+    if target.reference_loss.size > 2 * n_few and int(target.counts.n) > 2 * n_few:
+        few = target.subsample(pick_key, n_few)
         try:
             particles, eta = _to_the_matching_eta(temper_key, few, n_particles)
         except jax.errors.JaxRuntimeError:
@@ -207,7 +207,7 @@ def _on_crew(target: Target, theta: Float[Array, "K R M"]) -> Particles:
 
 @jit
 def _matching(target: Target, walkers: TemperingState) -> Float[Array, ""]:
-    return matching_eta(target, walkers.particles.flat(), walkers.eta[:1])
+    return matching_eta(target, walkers.particles.merge_replicates(), walkers.eta[:1])
 
 
 @eqx.filter_jit

@@ -34,7 +34,7 @@ class Wanted(NamedTuple):
 
 def losses(target: Target, base: Base) -> int:
     """Of one observation and particle, that an evaluation of the risk asks for."""
-    return target.base.size * target.n_replicates * base.log_density.shape[-1]
+    return target.reference_loss.size * target.n_replicates * base.log_density.shape[-1]
 
 
 class Carried(NamedTuple):
@@ -61,7 +61,7 @@ def set_out(
     """The pool on the data at a learning rate, as one row; and some of it on every row."""
     populations = population_target(target)
     data, _ = weigh(populations, base, spread(base, populations, ratio), wanted[0])
-    return data.flat(), *carry(target, few, first_maps(target, base, moves, ratio), wanted)
+    return data.merge_replicates(), *carry(target, few, first_maps(target, base, moves, ratio), wanted)
 
 
 @jit

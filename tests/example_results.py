@@ -8,7 +8,7 @@ import calibayes as cb
 from calibayes.result import Curve, Record
 
 
-def result(**changes) -> cb.Result:
+def make_result(**changes) -> cb.Result:
     """Of two parameters; 40 bootstrap rows."""
     draws = np.random.default_rng(0).normal(size=(100, 2))
     record = Record(3, 0.8, 0.95, 200.0, 150.0, 4, 0.3, 1.5, np.zeros((2, 2)))

@@ -1,0 +1,107 @@
+"""Check that the tests notice every mutant: run the tests named for it, one file after another, until one fails."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from benchmarks.validate import store
+from benchmarks.validate.mutants import MUTANTS
+from benchmarks.validate.mutation import ROOT, VARIABLE, Mutant
+
+PART = "mutants"
+_TIMEOUT = 900
+"""Seconds after which a test file counts as failed."""
+_FAILED = re.compile(r"^(?:FAILED|ERROR) tests/(\S+::.+?)(?: - |$)", re.MULTILINE)
+_SITE = Path(__file__).with_name("site")
+
+
+def run(path: Path, only: str = "") -> list[dict[str, Any]]:
+    """Run the mutants whose result is not stored yet, and store each result at once.
+
+    Parameters
+    ----------
+    path : Path
+        File of stored results.
+    only : str
+        Run only the mutants whose name contains this text, stored or not. Default: all that are not stored.
+
+    Returns
+    -------
+    list of dict
+        The stored result of every mutant that has one.
+
+    Raises
+    ------
+    RuntimeError
+        If a test that noticed a mutant fails without any mutant, too.
+    """
+    for mutant in MUTANTS.values():
+        mutant.check()
+    part = store.load(path).get(PART, {"seconds": 0, "lines": []})
+    known = {line["digest"]: line for line in part["lines"] if line["noticed_by"]}
+    pending = [one for one in MUTANTS.values() if only in one.name and (only or digest(one) not in known)]
+    start = time.perf_counter()
+    for mutant in pending:
+        known[digest(mutant)] = _result(mutant)
+        store.add(path, PART, _lines(known), part["seconds"] + time.perf_counter() - start)
+    noticed = {known[digest(mutant)]["noticed_by"] for mutant in pending}
+    tests = sorted(test for test in noticed if test and "::" in test)
+    if tests and (failed := _first_failure(tests, "")):
+        raise RuntimeError(f"tests/{failed} fails without a mutant, so it cannot notice one.")
+    return _lines(known)
+
+
+def digest(mutant: Mutant) -> str:
+    """Return a digest of the mutant, of the module with the error in it and of the tests that should notice it."""
+    tests = [(ROOT / "tests" / test).read_text() for test in mutant.tests]
+    return sha256("".join([mutant.definition, mutant.source(), *tests]).encode()).hexdigest()[:12]
+
+
+def _lines(known: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    digests = [digest(mutant) for mutant in MUTANTS.values()]
+    return [known[digest] for digest in digests if digest in known]
+
+
+def _result(mutant: Mutant) -> dict[str, Any]:
+    start = time.perf_counter()
+    noticed_by = None
+    for test in mutant.tests:
+        if noticed_by := _first_failure([test], mutant.name):
+            break
+    print(f"{mutant.name}: {noticed_by or 'NOT NOTICED'} ({time.perf_counter() - start:.0f} s)", flush=True)
+    return {
+        "name": mutant.name,
+        "description": mutant.description,
+        "target": mutant.target,
+        "noticed_by": noticed_by,
+        "digest": digest(mutant),
+    }
+
+
+def _first_failure(tests: list[str], mutant: str) -> str | None:
+    """Return the first test that fails with a mutant, None if all pass."""
+    command = [sys.executable, "-m", "pytest", "-x", "-n", "0", "-p", "no:cacheprovider", "--no-header", "-rfE"]
+    paths = os.pathsep.join([str(_SITE), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": paths, VARIABLE: mutant}
+    try:
+        done = subprocess.run(
+            [*command, *(f"tests/{test}" for test in tests)],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT,
+        )
+    except subprocess.TimeoutExpired:
+        return f"{tests[0]} (timeout)"
+    if done.returncode == 0:
+        return None
+    failure = _FAILED.search(done.stdout)
+    if failure is None:
+        raise RuntimeError(f"the tests did not run:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
+    return failure[1]

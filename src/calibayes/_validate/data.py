@@ -1,0 +1,261 @@
+"""Checks of the observations: `(X, y)` for linear losses, any pytree of arrays for other losses."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from calibayes._backend.arguments import unique_names
+from calibayes._backend.memory import require_memory_for_array
+from calibayes._backend.warnings import CalibrationWarning
+from calibayes._validate.functions import check_functions
+from calibayes.losses import LinearLoss
+from calibayes.model import GibbsModel
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Tuning constants of the data checks."""
+
+    rank_check_rows: int = 2**16
+    """Number of rows of X on which collinearity is checked first; all rows are used only if these are collinear. If a
+    subset of the rows has full column rank, so has X, so the value affects the running time only. Order-of-magnitude
+    choice: the rank of 65,536 rows takes milliseconds."""
+
+
+CONFIG = DataConfig()
+
+
+class Observations(NamedTuple):
+    """Data that have passed all checks, as NumPy arrays.
+
+    Attributes
+    ----------
+    data : pytree of ndarray
+        Arrays with the observations along the first axis. For linear losses, the pair `(X, y)`.
+    n : int
+        Number of observations.
+    dim : int
+        Number of parameters.
+    names : list of str
+        Name of each parameter.
+    """
+
+    data: PyTree[np.ndarray]
+    n: int
+    dim: int
+    names: list[str]
+
+
+def check_data(model: GibbsModel, data: Any, names: Sequence[str] | None) -> Observations:
+    """Check the data and the model's functions on them.
+
+    Parameters
+    ----------
+    model : GibbsModel
+        Model of the data.
+    data : pytree
+        The user's data: `(X, y)` for linear losses, else arrays with a common leading axis.
+    names : sequence of str or None
+        Names of the parameters. None takes the columns of a data frame, the names of the prior, or `theta[k]`.
+
+    Returns
+    -------
+    Observations
+        The data as NumPy arrays.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the data, the names or the model's functions are invalid.
+    """
+    if not isinstance(model, GibbsModel):
+        raise TypeError(f"model must be a GibbsModel(loss, prior); got {type(model).__name__}.")
+    linear = isinstance(model.loss, LinearLoss)
+    checked, columns = _check_linear_data(model, data) if linear else (_check_generic_data(data), None)
+    leaves = jax.tree.leaves(checked)
+    n = len(leaves[0])
+    dim = leaves[0].shape[1] if linear else model.dim
+    assert dim is not None
+    if model.dim is not None and model.dim != dim:
+        raise ValueError(f"X has {dim} columns, but the model has {model.dim} parameters (its dim, or its prior's).")
+    if names is None:
+        names = columns or getattr(model.prior, "names", None) or [f"theta[{k}]" for k in range(dim)]
+    else:
+        names = unique_names(names, dim)
+    check_functions(model, checked, dim)
+    return Observations(checked, n, dim, [str(name) for name in names])
+
+
+def as_numeric_array(name: str, value: Any, *, keep_integers: bool = False) -> np.ndarray:
+    """Convert an array-like argument to float64.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument in error messages.
+    value : array_like
+        Array, sequence, series or data frame.
+    keep_integers : bool
+        Whether integer and boolean arrays keep their dtype. Default: False.
+
+    Returns
+    -------
+    ndarray
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `value` is not an array of real numbers.
+    """
+    if hasattr(value, "toarray"):
+        raise TypeError(f"{name} is a sparse matrix: pass {name}.toarray().")
+    if np.ma.is_masked(value):
+        raise ValueError(f"{name} has masked values: drop or impute them, and pass an array without a mask.")
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} must be an array of numbers: {error}") from None
+    require_memory_for_array(name, array.shape, array.dtype)
+    if keep_integers and array.dtype.kind in "biu":
+        if (array != array.astype(jax.dtypes.canonicalize_dtype(array.dtype))).any():
+            raise ValueError(f"{name} holds integers too large for 32 bits. Enable JAX's x64, or pass floats.")
+        return array
+    floats = _to_float64(array)
+    if floats is None:
+        raise TypeError(f"{name} must hold numbers; got {array.dtype}.")
+    return floats
+
+
+def require_finite(name: str, array: np.ndarray, columns: list[str] | None = None) -> None:
+    """Raise an error if a floating-point array has values that are not finite in the default float type."""
+    if array.dtype.kind != "f":
+        return
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(array.astype(dtype))
+    if not finite.all():
+        invalid = np.argwhere(~finite)
+        location = f"row {invalid[0][0]}"
+        if array.ndim > 1:
+            location += f", column {columns[invalid[0][1]] if columns else invalid[0][1]}"
+        raise ValueError(
+            f"{name} must be finite; {len(invalid)} of {array.size} values are NaN, infinite or beyond {dtype}, the "
+            f"first in {location}. Drop or impute them."
+        )
+
+
+def _check_linear_data(model: GibbsModel, data: Any) -> tuple[tuple[np.ndarray, np.ndarray], list[str] | None]:
+    """Return `(X, y)` in float64 and the column names of X, None if X is not a data frame."""
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise TypeError(f"data must be a pair (X, y) for {type(model.loss).__name__}; got {type(data).__name__}.")
+    columns = _column_names(data[0])
+    x = as_numeric_array("X", data[0]) if columns is None else _frame_to_array(data[0], columns)
+    y = as_numeric_array("y", data[1])
+    if x.ndim != 2:
+        raise ValueError(f"X must have two dimensions, (observations, parameters); got shape {x.shape}.")
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise ValueError(f"y must have one dimension; got shape {y.shape}.")
+    if len(x) != len(y):
+        raise ValueError(f"X and y must have the same length; got {len(x)} and {len(y)} observations.")
+    if x.size == 0:
+        raise ValueError(f"X is empty: shape {x.shape}.")
+    _require_two_observations(len(x))
+    require_finite("X", x, columns)
+    require_finite("y", y)
+    assert isinstance(model.loss, LinearLoss)
+    model.loss.check(y)
+    _warn_about_redundant_columns(x, columns)
+    return (x, y), columns
+
+
+def _check_generic_data(data: Any) -> PyTree[np.ndarray]:
+    is_frame = lambda leaf: hasattr(leaf, "columns") or hasattr(leaf, "to_numpy")
+    leaves, structure = jax.tree.flatten(data, is_leaf=is_frame)
+    if not leaves:
+        raise ValueError("data is empty: it must hold arrays with a common leading axis.")
+    arrays = []
+    for i, leaf in enumerate(leaves):
+        name = "data" if len(leaves) == 1 else f"array {i} of data"
+        array = as_numeric_array(name, leaf, keep_integers=True)
+        if array.ndim == 0 or array.size == 0:
+            raise ValueError(f"{name} must have observations along its first axis; got shape {array.shape}.")
+        require_finite(name, array)
+        arrays.append(array)
+    lengths = sorted({len(array) for array in arrays})
+    if len(lengths) > 1:
+        raise ValueError(f"data must be arrays of the same length; got {', '.join(map(str, lengths))}.")
+    _require_two_observations(lengths[0])
+    return jax.tree.unflatten(structure, arrays)
+
+
+def _require_two_observations(n: int) -> None:
+    if n < 2:
+        raise ValueError(f"data must hold at least two observations; got {n}.")
+
+
+def _column_names(table: Any) -> list[str] | None:
+    if hasattr(table, "collect"):
+        raise TypeError("X is a lazy data frame that has not been read yet: pass X.collect().")
+    if not hasattr(table, "columns"):
+        return None
+    columns = [str(column) for column in table.columns]
+    duplicates = [column for column in columns if columns.count(column) > 1]
+    if duplicates:
+        raise ValueError(f"X has more than one column {duplicates[0]!r}: rename them.")
+    return columns
+
+
+def _frame_to_array(frame: Any, columns: list[str]) -> np.ndarray:
+    """Convert a pandas or polars data frame to float64, column by column."""
+    require_memory_for_array("X", frame.shape, np.dtype(object))
+    arrays = [_to_float64(frame[column]) for column in frame.columns]
+    not_numeric = [column for column, array in zip(columns, arrays, strict=True) if array is None]
+    if not_numeric:
+        raise TypeError(f"X must hold numbers; these columns do not: {', '.join(not_numeric)}. Encode or drop them.")
+    return np.column_stack([array for array in arrays if array is not None]) if arrays else np.empty((len(frame), 0))
+
+
+def _to_float64(value: Any) -> np.ndarray | None:
+    """Convert to float64; return None for text, dates, complex numbers and other objects."""
+    array = np.asarray(value)
+    if array.dtype.kind in "USMmc" or (array.dtype.kind == "O" and any(isinstance(v, str) for v in array.flat)):
+        return None
+    try:
+        return np.asarray(value, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _warn_about_redundant_columns(x: np.ndarray, columns: list[str] | None) -> None:
+    def name(k: int) -> str:
+        return columns[k] if columns else f"column {k}"
+
+    if len(x) > CONFIG.rank_check_rows and _has_full_rank(x[:: len(x) // CONFIG.rank_check_rows]):
+        return
+    scale = np.abs(x).max(0)
+    constant = [k for k in range(x.shape[1]) if np.ptp(x[:, k]) == 0]
+    zero = [k for k in constant if scale[k] == 0]
+    if zero or len(constant) > 1:
+        redundant = zero or constant[1:]
+        _warn(
+            f"X: {', '.join(map(name, redundant))} is constant. Only the prior can tell its coefficient from the "
+            "intercept's; drop it."
+        )
+    elif not _has_full_rank(x):
+        _warn("X: its columns are collinear. Only the prior can tell their coefficients apart; drop a column.")
+
+
+def _has_full_rank(x: np.ndarray) -> bool:
+    scale = np.abs(x).max(0)
+    return bool(np.linalg.matrix_rank(x / np.where(scale > 0, scale, 1)) == x.shape[1])
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, CalibrationWarning, stacklevel=6)

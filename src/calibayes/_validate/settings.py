@@ -1,0 +1,195 @@
+"""Checks of the settings of a calibration: level, bootstrap, number of particles, search, estimate and seed."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray
+
+from calibayes._backend.arguments import display, fraction, integer, positive
+from calibayes._backend.memory import require_memory_for_counts, require_memory_for_particles
+from calibayes._backend.rng import key_from_seed
+from calibayes._validate.data import as_numeric_array, require_finite
+from calibayes.bootstrap import Bootstrap, Multinomial, Poisson, exceeds_storage
+from calibayes.solve.estimate import ESTIMATES
+
+
+@dataclass(frozen=True)
+class SettingsConfig:
+    """Smallest sizes that a calibration accepts."""
+
+    min_replicates: int = 20
+    """Smallest number of bootstrap replicates. With 20, a coverage of 0.95 has a standard error of 0.05.
+    Order-of-magnitude choice; it only decides which calls are rejected."""
+    min_replicates_outside: int = 5
+    """Recommended number of replicates that the calibrated sets do not cover, in the error message for a level that is
+    too close to 0 or 1. Order-of-magnitude choice; it only appears in that message."""
+    min_particles: int = 100
+    """Smallest number of particles or draws per replicate. Order-of-magnitude choice; it only decides which calls are
+    rejected."""
+    min_particles_per_parameter: int = 10
+    """Smallest number of particles per parameter, so that a covariance matrix can be estimated. Order-of-magnitude
+    choice; it only decides which calls are rejected."""
+
+
+CONFIG = SettingsConfig()
+
+
+def check_bootstrap(bootstrap: Any, n: int, default: int) -> Bootstrap | Float[np.ndarray, "B N"]:
+    """Check the argument `bootstrap`.
+
+    Parameters
+    ----------
+    bootstrap : int, Bootstrap, array_like of shape (B, N) or None
+        Number of replicates, bootstrap scheme or counts. A number stands for the multinomial bootstrap, or for the
+        Poisson bootstrap if multinomial counts would be too many to be stored.
+    n : int
+        Number of observations.
+    default : int
+        Number of replicates if `bootstrap` is None.
+
+    Returns
+    -------
+    Bootstrap or ndarray of shape (B, N)
+        Bootstrap scheme, or the user's counts.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the bootstrap is invalid for `n` observations or does not fit into memory.
+    """
+    if bootstrap is None:
+        bootstrap = default
+    if isinstance(bootstrap, int | np.integer) and not isinstance(bootstrap, bool):
+        bootstrap = Poisson(int(bootstrap)) if exceeds_storage(int(bootstrap), n) else Multinomial(int(bootstrap))
+    if isinstance(bootstrap, Bootstrap):
+        _require_replicates(bootstrap.n_replicates)
+        bootstrap.check(n)
+        if not (isinstance(bootstrap, Poisson) and exceeds_storage(bootstrap.n_replicates, n)):
+            require_memory_for_counts(bootstrap.n_replicates, n)
+        return bootstrap
+    counts = as_numeric_array("bootstrap", bootstrap)
+    if counts.ndim != 2 or counts.shape[1] != n:
+        raise ValueError(f"bootstrap counts must be (B, {n}), one row per replicate; got shape {counts.shape}.")
+    _require_replicates(len(counts))
+    require_finite("bootstrap", counts)
+    if counts.min() < 0:
+        raise ValueError(f"bootstrap counts must not be negative; the smallest is {counts.min():g}.")
+    empty = counts.astype(jax.dtypes.canonicalize_dtype(float)).sum(1) == 0
+    if empty.any():
+        raise ValueError(f"bootstrap counts of replicate {int(np.argmax(empty))} are all zero.")
+    return counts
+
+
+def _require_replicates(n_replicates: Any) -> None:
+    minimum = CONFIG.min_replicates
+    if integer("the number of bootstrap replicates", n_replicates, 0) < minimum:
+        raise ValueError(f"bootstrap needs at least {minimum} replicates to estimate coverage; got {n_replicates}.")
+
+
+def check_level(level: float, n_replicates: int) -> None:
+    """Raise an error if `level` is not in (0, 1), or too close to its ends for the number of replicates."""
+    fraction("level", level, " For 95% write 0.95.")
+    alpha = min(level, 1 - level)
+    if alpha * n_replicates < 1:
+        raise ValueError(
+            f"bootstrap: {n_replicates} replicates are too few for level = {level:g}: only "
+            f"{alpha * n_replicates:.2g} of them are expected on one side of it. Use at least "
+            f"{math.ceil(CONFIG.min_replicates_outside / alpha)}."
+        )
+
+
+def check_search_settings(
+    level: float, tolerance: float, eta_init: float | None, max_iterations: int, n_replicates: int, to_tolerance: bool
+) -> None:
+    """Check the level and the settings of the search.
+
+    Parameters
+    ----------
+    level : float
+        Credible level.
+    tolerance : float
+        Largest accepted difference between coverage and `level`.
+    eta_init : float or None
+        Initial learning rate.
+    max_iterations : int
+        Maximum number of iterations of the search.
+    n_replicates : int
+        Number of bootstrap replicates.
+    to_tolerance : bool
+        Whether the search stops when the coverage is within `tolerance` of `level`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a setting is invalid, or if no coverage of `n_replicates` replicates is within `tolerance` of `level`.
+    """
+    check_level(level, n_replicates)
+    positive("tolerance", tolerance)
+    if eta_init is not None:
+        positive("eta_init", eta_init)
+    integer("max_iterations", max_iterations, 1)
+    if not to_tolerance:
+        return
+    alpha = min(level, 1 - level)
+    if tolerance >= alpha:
+        raise ValueError(
+            f"tolerance = {tolerance:g} must be below {alpha:g}, or sets that always cover would be accepted."
+        )
+    gap = abs(round(level * n_replicates) / n_replicates - level)
+    if gap >= tolerance:
+        raise ValueError(
+            f"tolerance = {tolerance:g} cannot be met: with {n_replicates} bootstrap replicates the coverage nearest "
+            f"to {level:g} is {gap:.2g} away. Use more replicates, or a larger tolerance."
+        )
+
+
+def check_n_particles(n_particles: int, dim: int, n_replicates: int) -> None:
+    """Raise an error if there are too few particles per replicate, or more than fit into memory."""
+    minimum = max(CONFIG.min_particles, CONFIG.min_particles_per_parameter * dim)
+    if n_particles < minimum:
+        raise ValueError(
+            f"the sampler needs at least {minimum} particles or draws per replicate for {dim} parameters; "
+            f"got {n_particles}."
+        )
+    require_memory_for_particles(n_replicates, n_particles, dim)
+
+
+def check_estimate(estimate: Any) -> None:
+    """Raise an error if `estimate` is neither a function nor the name of a point estimate."""
+    if not callable(estimate) and not (isinstance(estimate, str) and estimate in ESTIMATES):
+        raise ValueError(f"estimate must be one of {', '.join(ESTIMATES)} or a function; got {display(estimate)}.")
+
+
+def as_key(seed: Any) -> PRNGKeyArray:
+    """Convert a seed to a JAX key of the generator threefry2x32.
+
+    Parameters
+    ----------
+    seed : int or key
+        Integer of at most 64 bits, typed JAX key, or raw key of shape (2,).
+
+    Returns
+    -------
+    PRNGKeyArray
+        The key of `jax.random.key(seed)` for an integer. A key of another generator seeds threefry2x32.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `seed` is neither, or is out of range.
+    """
+    if isinstance(seed, int | np.integer) and not isinstance(seed, bool):
+        if not -(2**63) <= seed < 2**63:
+            raise ValueError(f"seed must fit into 64 bits; got {seed}.")
+        return key_from_seed(int(seed))
+    if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key) and seed.shape == ():
+        words = jax.random.bits(seed, (2,), jnp.uint32)
+        threefry = jax.random.key_impl(seed) == jax.random.key_impl(jax.random.key(0, impl="threefry2x32"))
+        return seed if threefry else jax.random.wrap_key_data(words, impl="threefry2x32")
+    if isinstance(seed, jax.Array) and seed.dtype == jnp.uint32 and seed.shape == (2,):
+        return jax.random.wrap_key_data(seed, impl="threefry2x32")
+    raise TypeError(f"seed must be an int or one JAX key; got {type(seed).__name__}.")

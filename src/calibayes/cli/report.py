@@ -1,0 +1,49 @@
+"""The command `calibayes report`: write the HTML report of a saved result."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import calibayes as cb
+from calibayes.result import Intervals, Result
+
+
+def report(
+    result: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Result saved by fit --save, .nc.", exists=True, dir_okay=False),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="HTML report to write.", show_default="next to the result"),
+    ] = None,
+) -> None:
+    """Write the HTML report of a saved result."""
+    out = result.with_suffix(".html") if out is None else out
+    require_writable(out, ".html")
+    try:
+        loaded = cb.load(result)
+    except ImportError as error:
+        raise typer.BadParameter(str(error)) from None
+    except (ValueError, KeyError, OSError):
+        raise typer.BadParameter(f"{result} is not a result saved by calibayes.") from None
+    write_report(loaded, out, loaded.kept)
+    typer.echo(f"wrote {out}")
+
+
+def write_report(result: Result, path: Path, intervals: Intervals | None) -> None:
+    """Write the HTML report with these intervals, or without intervals."""
+    from calibayes.report import write
+
+    write(result, path, intervals=False if intervals is None else intervals)
+
+
+def require_writable(path: Path | None, suffix: str) -> None:
+    """Raise an error before the calibration if the output file has a wrong suffix or its folder does not exist."""
+    if path is None:
+        return
+    if path.suffix != suffix:
+        raise typer.BadParameter(f"{path} must end in {suffix}.")
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"the folder {path.parent} for {path.name} does not exist.")

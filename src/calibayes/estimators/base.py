@@ -1,0 +1,143 @@
+"""Base class of the scikit-learn estimators."""
+
+from abc import abstractmethod
+from functools import partial
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from calibayes.design import Design
+from calibayes.losses import LinearLoss
+from calibayes.report.source import python_source
+from calibayes.result import Intervals, Result
+
+
+class LinearEstimator(BaseEstimator):
+    """Linear model with calibrated intervals. A subclass defines `_loss` and validates the data in `fit`."""
+
+    def __init__(
+        self,
+        *,
+        level=0.95,
+        region="hpd",
+        prior=None,
+        bootstrap=None,
+        sampler="auto",
+        fit_intercept=True,
+        random_state=0,
+    ):
+        self.level = level
+        self.region = region
+        self.prior = prior
+        self.bootstrap = bootstrap
+        self.sampler = sampler
+        self.fit_intercept = fit_intercept
+        self.random_state = random_state
+
+    @abstractmethod
+    def _loss(self) -> LinearLoss:
+        """Return the loss, given the parameters of the estimator."""
+
+    def _calibrate(self, columns: Float[np.ndarray, "N P"], y: Float[np.ndarray, " N"]) -> None:
+        """Calibrate the model and set the fitted attributes."""
+        design = Design.from_columns(columns, self.fit_intercept)
+        names = getattr(self, "feature_names_in_", [f"x{k}" for k in range(columns.shape[1])])
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(2**31 - 1)
+        self._recalibrate = partial(
+            design.calibrate,
+            self._loss(),
+            columns,
+            y,
+            names=[str(name) for name in names],
+            call=self._source(int(seed)),
+            level=self.level,
+            region=self.region,
+            prior=self.prior,
+            bootstrap=self.bootstrap,
+            sampler=self.sampler,
+            seed=int(seed),
+            progress=False,
+        )
+        self._design = design
+        self.result_: Result = self._recalibrate()
+        self.eta_ = self.result_.eta
+        theta = self.result_.estimate
+        self.coef_ = theta[1:] if self.fit_intercept else theta
+        self.intercept_ = float(theta[0]) if self.fit_intercept else 0.0
+
+    def _source(self, seed: int) -> str:
+        """Return Python code that fits this estimator, with the parameters that differ from their defaults."""
+        defaults = type(self)().get_params(deep=False)
+        parameters = self.get_params(deep=False) | {"random_state": seed}
+        changed = [
+            f"{name}={python_source(value, name)}" for name, value in parameters.items() if value is not defaults[name]
+        ]
+        name = type(self).__name__
+        fit = f"result = {name}({', '.join(changed)}).fit(X, y).result_"
+        imports = ["import calibayes as cb"] if "cb." in fit else []
+        return "\n".join([*imports, f"from calibayes.estimators import {name}", "", fit])
+
+    def _result_with_particles(self) -> Result:
+        """Return the result, calibrated again if a copy or pickle has lost the particles. The numbers are the same."""
+        check_is_fitted(self)
+        if self.result_.calibration is None:
+            self.result_ = self._recalibrate()
+        return self.result_
+
+    @property
+    def coef_interval_(self) -> Float[np.ndarray, "P 2"]:
+        """Credible interval of each coefficient at `level`, calibrated at its own learning rate.
+
+        The intervals are computed at the first access.
+        """
+        return self._intervals.bounds[int(self._design.intercept) :]
+
+    @property
+    def coef_eta_(self) -> Float[np.ndarray, " P"]:
+        """Learning rate at which each coefficient's interval is calibrated."""
+        return self._intervals.eta[int(self._design.intercept) :]
+
+    @property
+    def intercept_interval_(self) -> Float[np.ndarray, " 2"]:
+        """Credible interval of the intercept at `level`; zeros if `fit_intercept=False`."""
+        check_is_fitted(self)
+        return self._intervals.bounds[0] if self._design.intercept else np.zeros(2)
+
+    @property
+    def _intervals(self) -> Intervals:
+        check_is_fitted(self)
+        return (self._result_with_particles() if self.result_.kept is None else self.result_).intervals()
+
+    def _linear_prediction(self, X: Any) -> Float[np.ndarray, " N"]:
+        check_is_fitted(self)
+        columns = validate_data(self, X, dtype=np.float64, reset=False)
+        return columns @ self.coef_ + self.intercept_
+
+    def predict_interval(self, X: Any, level: float | None = None) -> Float[np.ndarray, "n 2"]:
+        """Return credible intervals of the linear prediction at each row of X.
+
+        The interval of each row is calibrated at its own learning rate. It is an interval of the fitted value, such as
+        the conditional median, and not a prediction interval of a new response.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Columns.
+        level : float, optional
+            Credible level. Default: `level` of the estimator.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, 2)
+            Lower and upper bounds.
+        """
+        result = self._result_with_particles()
+        columns = validate_data(self, X, dtype=np.float64, reset=False)
+        rows, inverse = np.unique(self._design.uncentred_matrix(columns), axis=0, return_inverse=True)
+        return result.intervals(level, of=rows).bounds[inverse.reshape(-1)]

@@ -1,0 +1,322 @@
+"""Regression estimators."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import validate_data
+
+from calibayes import losses
+from calibayes.design import Design
+from calibayes.estimators.base import LinearEstimator
+from calibayes.losses import LinearLoss
+
+
+class Regressor(RegressorMixin, LinearEstimator):
+    """Base class of the regression estimators."""
+
+    def fit(self, X: Any, y: Any) -> "Regressor":
+        """Calibrate the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Columns.
+        y : array-like of shape (n_samples,)
+            Response.
+
+        Returns
+        -------
+        Regressor
+            The fitted estimator.
+        """
+        columns, response = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        self._calibrate(columns, np.asarray(response, np.float64))
+        return self
+
+    def predict(self, X: Any) -> Float[np.ndarray, " N"]:
+        """Return the linear prediction at the posterior mean.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Columns.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Predictions.
+        """
+        return self._linear_prediction(X)
+
+
+class QuantileRegressor(Regressor):
+    """Linear quantile regression with calibrated credible intervals.
+
+    Parameters
+    ----------
+    tau : float
+        Quantile level, between 0 and 1. Default: 0.5, the median.
+    level : float
+        Credible level of the intervals. Default: 0.95.
+    region : str or Region
+        Joint credible region that `eta_` calibrates. Default: "hpd".
+    prior : Prior, optional
+        Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
+        distributions, weak compared with the spread of the data.
+    bootstrap : int, Bootstrap or ndarray, optional
+        Bootstrap replicates, as in `calibayes.calibrate`.
+    sampler : str or Sampler
+        Sampler, as in `calibayes.calibrate`. Default: "auto".
+    fit_intercept : bool
+        Whether the model has an intercept. Default: True.
+    random_state : int, RandomState or None
+        Seed. Default: 0, which makes repeated fits identical.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,)
+        Posterior mean of the coefficients.
+    coef_interval_ : ndarray of shape (n_features, 2)
+        Credible interval of each coefficient at `level`, calibrated at its own learning rate. Computed at the first
+        access.
+    coef_eta_ : ndarray of shape (n_features,)
+        Learning rate at which each coefficient's interval is calibrated.
+    intercept_ : float
+        Posterior mean of the intercept, the prediction at zero of all columns; 0 if `fit_intercept=False`.
+    intercept_interval_ : ndarray of shape (2,)
+        Calibrated credible interval of the intercept.
+    eta_ : float
+        Learning rate at which the joint credible region is calibrated.
+    result_ : Result
+        The calibration.
+    n_features_in_ : int
+        Number of columns.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the columns, if X was a data frame.
+
+    See Also
+    --------
+    calibayes.losses.Quantile : The loss.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> from calibayes.estimators import QuantileRegressor
+    >>> X, y = cb.datasets.median_regression(n=60)
+    >>> estimator = QuantileRegressor(bootstrap=100, sampler="transport").fit(X[:, 1:], y)
+    >>> estimator.coef_.shape, estimator.coef_interval_.shape
+    ((1,), (1, 2))
+    """
+
+    def __init__(
+        self,
+        tau=0.5,
+        *,
+        level=0.95,
+        region="hpd",
+        prior=None,
+        bootstrap=None,
+        sampler="auto",
+        fit_intercept=True,
+        random_state=0,
+    ):
+        super().__init__(
+            level=level,
+            region=region,
+            prior=prior,
+            bootstrap=bootstrap,
+            sampler=sampler,
+            fit_intercept=fit_intercept,
+            random_state=random_state,
+        )
+        self.tau = tau
+
+    def _loss(self) -> LinearLoss:
+        return losses.Quantile(self.tau)
+
+
+class HuberRegressor(Regressor):
+    """Robust linear regression by Huber's loss, with calibrated credible intervals.
+
+    Parameters
+    ----------
+    delta : float, optional
+        Residual size beyond which the loss is linear, in units of y. Default: 1.345 times a robust standard deviation
+        of the least-squares residuals.
+    level : float
+        Credible level of the intervals. Default: 0.95.
+    region : str or Region
+        Joint credible region that `eta_` calibrates. Default: "hpd".
+    prior : Prior, optional
+        Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
+        distributions, weak compared with the spread of the data.
+    bootstrap : int, Bootstrap or ndarray, optional
+        Bootstrap replicates, as in `calibayes.calibrate`.
+    sampler : str or Sampler
+        Sampler, as in `calibayes.calibrate`. Default: "auto".
+    fit_intercept : bool
+        Whether the model has an intercept. Default: True.
+    random_state : int, RandomState or None
+        Seed. Default: 0, which makes repeated fits identical.
+
+    Attributes
+    ----------
+    delta_ : float
+        Threshold `delta` that was used.
+    coef_ : ndarray of shape (n_features,)
+        Posterior mean of the coefficients.
+    coef_interval_ : ndarray of shape (n_features, 2)
+        Credible interval of each coefficient at `level`, calibrated at its own learning rate. Computed at the first
+        access.
+    coef_eta_ : ndarray of shape (n_features,)
+        Learning rate at which each coefficient's interval is calibrated.
+    intercept_ : float
+        Posterior mean of the intercept, the prediction at zero of all columns; 0 if `fit_intercept=False`.
+    intercept_interval_ : ndarray of shape (2,)
+        Calibrated credible interval of the intercept.
+    eta_ : float
+        Learning rate at which the joint credible region is calibrated.
+    result_ : Result
+        The calibration.
+    n_features_in_ : int
+        Number of columns.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the columns, if X was a data frame.
+
+    See Also
+    --------
+    calibayes.losses.Huber : The loss.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> from calibayes.estimators import HuberRegressor
+    >>> X, y = cb.datasets.median_regression(n=60)
+    >>> estimator = HuberRegressor(bootstrap=100, sampler="transport").fit(X[:, 1:], y)
+    >>> estimator.coef_.shape, estimator.coef_interval_.shape
+    ((1,), (1, 2))
+    """
+
+    def __init__(
+        self,
+        delta=None,
+        *,
+        level=0.95,
+        region="hpd",
+        prior=None,
+        bootstrap=None,
+        sampler="auto",
+        fit_intercept=True,
+        random_state=0,
+    ):
+        super().__init__(
+            level=level,
+            region=region,
+            prior=prior,
+            bootstrap=bootstrap,
+            sampler=sampler,
+            fit_intercept=fit_intercept,
+            random_state=random_state,
+        )
+        self.delta = delta
+
+    def _loss(self) -> LinearLoss:
+        return losses.Huber(self.delta_)
+
+    def _calibrate(self, columns: Float[np.ndarray, "N P"], y: Float[np.ndarray, " N"]) -> None:
+        self.delta_ = self.delta
+        if self.delta is None:
+            self.delta_ = Design.from_columns(columns, self.fit_intercept).default_huber_delta(columns, y)
+        super()._calibrate(columns, y)
+
+
+class GibbsRegressor(Regressor):
+    """Linear regression by any loss, with calibrated credible intervals.
+
+    Parameters
+    ----------
+    loss : LinearLoss or callable, optional
+        One of `calibayes.losses`, or a function `rho(prediction, y) -> scalar`. Default: `calibayes.losses.Squared()`.
+    level : float
+        Credible level of the intervals. Default: 0.95.
+    region : str or Region
+        Joint credible region that `eta_` calibrates. Default: "hpd".
+    prior : Prior, optional
+        Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
+        distributions, weak compared with the spread of the data.
+    bootstrap : int, Bootstrap or ndarray, optional
+        Bootstrap replicates, as in `calibayes.calibrate`.
+    sampler : str or Sampler
+        Sampler, as in `calibayes.calibrate`. Default: "auto".
+    fit_intercept : bool
+        Whether the model has an intercept. Default: True.
+    random_state : int, RandomState or None
+        Seed. Default: 0, which makes repeated fits identical.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,)
+        Posterior mean of the coefficients.
+    coef_interval_ : ndarray of shape (n_features, 2)
+        Credible interval of each coefficient at `level`, calibrated at its own learning rate. Computed at the first
+        access.
+    coef_eta_ : ndarray of shape (n_features,)
+        Learning rate at which each coefficient's interval is calibrated.
+    intercept_ : float
+        Posterior mean of the intercept, the prediction at zero of all columns; 0 if `fit_intercept=False`.
+    intercept_interval_ : ndarray of shape (2,)
+        Calibrated credible interval of the intercept.
+    eta_ : float
+        Learning rate at which the joint credible region is calibrated.
+    result_ : Result
+        The calibration.
+    n_features_in_ : int
+        Number of columns.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the columns, if X was a data frame.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> from calibayes.estimators import GibbsRegressor
+    >>> X, y = cb.datasets.median_regression(n=60)
+    >>> estimator = GibbsRegressor(cb.losses.Absolute(), bootstrap=100, sampler="transport").fit(X[:, 1:], y)
+    >>> estimator.coef_.shape, estimator.coef_interval_.shape
+    ((1,), (1, 2))
+    """
+
+    def __init__(
+        self,
+        loss=None,
+        *,
+        level=0.95,
+        region="hpd",
+        prior=None,
+        bootstrap=None,
+        sampler="auto",
+        fit_intercept=True,
+        random_state=0,
+    ):
+        super().__init__(
+            level=level,
+            region=region,
+            prior=prior,
+            bootstrap=bootstrap,
+            sampler=sampler,
+            fit_intercept=fit_intercept,
+            random_state=random_state,
+        )
+        self.loss = loss
+
+    def _loss(self) -> LinearLoss:
+        if self.loss is None:
+            return losses.Squared()
+        if isinstance(self.loss, LinearLoss):
+            return self.loss
+        if not callable(self.loss):
+            raise TypeError(
+                f"loss must be one of calibayes.losses or a function rho(prediction, y); got {self.loss!r}."
+            )
+        return losses.Linear(self.loss)

@@ -1,0 +1,172 @@
+"""Describe a calibration in sentences that a paper could use.
+
+The sentences are plain text; the caller escapes them for HTML. They depend on the types of the model's parts and on
+the settings of the result.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from calibayes import bootstrap as bootstraps
+from calibayes import losses, priors, regions, samplers
+from calibayes.io import StoredSetting
+from calibayes.report.source import python_source
+from calibayes.report.verdict import audit_passed, n_observations
+from calibayes.result import Result
+
+
+def describe(result: Result) -> list[str]:
+    """Return paragraphs about the question, the model and the computation."""
+    level, n_replicates = percent(result.level), f"{result.coverage.n_replicates:,}"
+    question = (
+        f"The learning rate η of the generalized posterior exp(−η × risk) × prior was chosen such that its {level} "
+        f"credible sets have a coverage of {level}. The sets are {_region(result)}."
+    )
+    computation = (
+        f"Coverage was estimated on {n_replicates} {_bootstrap(result)}: a replicate counts as covered if the {level} "
+        f"set of its posterior at η contains {_estimate(result.settings.get('estimate'))} on the data. "
+        f"{_sampler(result)}"
+    )
+    return [question, _model(result), computation.strip()]
+
+
+def percent(level: float) -> str:
+    """Format a level, such as 0.95, as a percentage."""
+    return f"{100 * level:.4g}%"
+
+
+def _region(result: Result) -> str:
+    region = result.region
+    names: dict[type[regions.Region], str] = {
+        regions.HPD: "highest posterior density sets",
+        regions.Ellipsoid: "ellipsoids around the posterior mean",
+        regions.Box: "boxes, the product of the marginal intervals, each at the level",
+        regions.Simultaneous: "boxes of marginal intervals whose joint posterior probability is the level",
+        regions.Linear: "the equal-tailed intervals of a linear combination of the parameters",
+    }
+    if isinstance(region, regions.Interval):
+        return f"the equal-tailed intervals of one parameter, {result.names[region.index]}"
+    if isinstance(region, regions.Functional):
+        name = python_source(region.fn, "defined by the user")
+        return f"the equal-tailed intervals of a function of the parameters, {name}"
+    return names.get(type(region), f"of the type {region.name}")
+
+
+def _model(result: Result) -> str:
+    """Describe loss, prior and sizes, as far as the result knows them."""
+    n = n_observations(result)
+    sizes = f"The model has {_count(len(result.names), 'parameter')}"
+    sizes += f" and the data have {n:,} observations." if n else "."
+    if result.settings.get("centred"):
+        sizes += (
+            " The columns were centred for sampling, and the prior applies to the centred model. The reported intercept "
+            "is the prediction where every column is zero."
+        )
+    if result.model is None:
+        return sizes
+    return f"The risk is the sum over observations of {_loss(result.model.loss)}; {_prior(result.model.prior)} {sizes}"
+
+
+def _loss(loss: Any) -> str:
+    match loss:
+        case losses.Quantile():
+            tau = python_source(loss.tau)
+            return f"the check loss at τ = {tau}" + (" (median regression)" if tau == "0.5" else "")
+        case losses.Absolute():
+            return "absolute errors"
+        case losses.Squared():
+            return "half squared errors"
+        case losses.Huber():
+            return f"Huber’s loss with δ = {python_source(loss.delta)}"
+        case losses.Expectile():
+            return f"the asymmetric squared error at τ = {python_source(loss.tau)}"
+        case losses.Hinge():
+            return "twice the hinge loss, as in a support vector machine"
+        case losses.Logistic():
+            return "the logistic loss"
+        case losses.Generic():
+            kind = "a user-defined loss" if loss.sign == 1 else "minus a user-defined log-likelihood"
+            return kind + _name_in_brackets(loss.fn)
+        case losses.Linear():
+            return "a user-defined loss of the linear prediction" + _name_in_brackets(loss.fn)
+    return f"the loss {type(loss).__name__}"
+
+
+def _prior(prior: Any) -> str:
+    families: dict[Any, str] = {
+        priors.Normal: "normal",
+        priors.Laplace: "Laplace",
+        priors.StudentT: "Student t",
+        priors.Uniform: "uniform",
+    }
+    if type(prior) not in families:
+        return f"the prior is {type(getattr(prior, 'distribution', prior)).__name__}."
+    labels = {"loc": "location", "df": "degrees of freedom", "low": "lower bound", "high": "upper bound"}
+    values = [f"{labels.get(name, name)} {_values(value)}" for name, value in vars(prior).items()]
+    return f"the prior is {families[type(prior)]}, independent over parameters, with {_join(values)}."
+
+
+def _bootstrap(result: Result) -> str:
+    bootstrap: Any = result.settings.get("bootstrap")
+    match bootstrap:
+        case bootstraps.Bayesian():
+            return "replicates of the Bayesian bootstrap"
+        case bootstraps.Poisson():
+            return "replicates of the Poisson bootstrap"
+        case bootstraps.Block(length=length):
+            return f"replicates of the block bootstrap (blocks of {length} observations)"
+        case bootstraps.Cluster(n_groups=n_groups):
+            return f"replicates of the cluster bootstrap ({n_groups} clusters)"
+        case bootstraps.Multinomial(size=int(size)):
+            return f"bootstrap replicates of {size:,} observations each"
+        case StoredSetting():
+            name = bootstrap if len(bootstrap) < 60 else bootstrap.split("(")[0]
+            return f"replicates of the data, drawn by {name}"
+        case _ if np.ndim(bootstrap) == 2:
+            return "replicates of the data, with user-supplied counts"
+    return "bootstrap replicates of the data"
+
+
+def _estimate(estimate: Any) -> str:
+    names = {
+        "mean": "the posterior mean",
+        "mode": "the posterior mode",
+        "minimizer": "the minimizer of the risk",
+        None: "the estimate",
+    }
+    return names.get(estimate, "the user-defined estimate")
+
+
+def _sampler(result: Result) -> str:
+    match result.settings.get("sampler"):
+        case samplers.Transport():
+            text = "Posterior draws on the data were carried to every replicate by an affine map and corrected by "
+            text += "importance weights"
+            audit = "; an independent sampler agreed on a subset of the replicates" if audit_passed(result) else ""
+            return f"{text}{audit}."
+        case samplers.SMC(n_particles=n):
+            return f"The posterior of every replicate was sampled by sequential Monte Carlo with {n:,} particles."
+        case samplers.MCMC(n_draws=n):
+            return f"The posterior of every replicate was sampled by a Markov chain of {n:,} draws after warm-up."
+    return ""
+
+
+def _name_in_brackets(fn: Any) -> str:
+    name = python_source(fn, "")
+    return f" ({name})" if name else ""
+
+
+def _values(value: Any) -> str:
+    array = np.asarray(value)
+    if array.ndim and np.ptp(array) == 0:
+        array = array[0]
+    return f"{array:.6g}" if array.ndim == 0 else f"from {array.min():.4g} to {array.max():.4g}"
+
+
+def _join(parts: list[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")

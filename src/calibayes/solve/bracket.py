@@ -1,0 +1,188 @@
+r"""Solve for the learning rate on the replicates' critical etas.
+
+With counts and particles fixed, every replicate has a critical eta, at which its credible set just excludes the point
+estimate, and the answer is a quantile of those: nothing random remains to be averaged. Particles at one learning rate
+give these critical etas in its neighbourhood by reweighting (`calibayes.solve.curve`). `Bracket` therefore only needs
+to bring the particles near the answer; there it reads the answer off the curve.
+
+Rough curves, from few particles, lead the way. Near the crossing that they predict, the sampler refines its particles
+and a full curve decides. If the full curve puts the crossing elsewhere, full curves lead on.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import ClassVar
+
+import equinox as eqx
+
+from calibayes._backend.arguments import positive
+from calibayes._core.status import Code, Diagnostic, Severity, Status
+from calibayes.solve.search import Observation, Request, Search, SearchState
+
+
+@dataclass(frozen=True)
+class BracketConfig:
+    """Constants of the bracketing search. All are dimensionless; distances are in log eta."""
+
+    rough_tolerance: float = 1.5
+    """Tolerance on a rough curve's crossing, relative to `closeness`: it is off by about 0.1 in log eta."""
+    collapse: float = 0.25
+    """The bracket counts as closed when its width is below this share of `closeness`."""
+    search_range: float = 1e5
+    """Largest factor between the first learning rate and any other one tried."""
+    max_factor: float = 16.0
+    """Largest factor of one move."""
+    min_factor: float = 1.5
+    """Smallest factor of a move without a crossing: a coverage just off the level would otherwise not move eta."""
+    below_level: float = 0.99
+    """Coverage relative to the level that stands for "the crossing is at a smaller learning rate"."""
+
+
+CONFIG = BracketConfig()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BracketState(SearchState):
+    """State of `Bracket`.
+
+    Attributes
+    ----------
+    first_eta : float
+        Learning rate of the first observation.
+    low, high : float
+        Largest learning rate known to cover too often, and smallest known to cover too seldom.
+    refining : bool
+        Whether full curves lead the search.
+    first_is_refined : bool
+        Whether the first observation was a full curve because that was cheap.
+    n_moves : int
+        Number of learning rates visited.
+    """
+
+    first_eta: float
+    low: float = 0.0
+    high: float = math.inf
+    refining: bool = False
+    first_is_refined: bool = False
+    n_moves: int = 0
+
+    @property
+    def bracketed(self) -> bool:
+        """Whether any observation has told on which side the answer is."""
+        return self.low > 0 or self.high < math.inf
+
+
+class Bracket(Search):
+    r"""Bracketing search on the coverage curve, the default for transport.
+
+    Where a curve does not cross the level, the next learning rate is where a normal posterior would: its coverage
+    $P(|Z| < z)$ has $z \propto \eta^{-1/2}$. The search never leaves the bracket.
+
+    Parameters
+    ----------
+    closeness : float
+        Largest distance in log eta between the particles and the answer that is read off their curve. Default: 0.2.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> cb.Bracket(closeness=0.1).init(1.0).request.value
+    'cheapest curve'
+    """
+
+    closeness: float = eqx.field(static=True, default=0.2)
+    uses_tolerance: ClassVar[bool] = False
+
+    def __check_init__(self):
+        positive("closeness", self.closeness)
+
+    def init(self, eta: float) -> BracketState:
+        return BracketState(eta=eta, request=Request.CHEAPEST_CURVE, first_eta=eta)
+
+    def step(self, state: BracketState, observation: Observation) -> BracketState:
+        if state.request is Request.CHEAPEST_CURVE:
+            state = replace(state, refining=observation.refined, first_is_refined=observation.refined)
+        return self._step_full(state, observation) if observation.refined else self._step_rough(state, observation)
+
+    def _step_rough(self, state: BracketState, observation: Observation) -> BracketState:
+        near = _is_near(observation, CONFIG.rough_tolerance * self.closeness)
+        proposal = state.eta
+        if state.bracketed or not near:
+            state, proposal = _narrow(state, observation)
+        if near or self._is_closed(state):
+            return replace(state, request=Request.CURVE)
+        return self._move(state, observation, proposal, Request.ROUGH_CURVE)
+
+    def _step_full(self, state: BracketState, observation: Observation) -> BracketState:
+        closed = self._is_closed(state)
+        if _is_near(observation, math.inf if closed else self.closeness):
+            return replace(state, eta=observation.crossing, status=Status.CONVERGED, from_curve=True)
+        if closed:
+            message = (
+                f"Coverage does not decrease steadily with the learning rate: it crosses {observation.level:g} nowhere "
+                f"near eta = {observation.eta:.4g}."
+            )
+            return _no_crossing(state, message)
+        if not state.refining:
+            # The bracket came from rough curves, which the full curve contradicts.
+            state = replace(state, low=0.0, high=math.inf)
+        state, proposal = _narrow(state, observation)
+        refining = not state.first_is_refined or 0 < observation.crossing < math.inf
+        state = replace(state, refining=refining, first_is_refined=False)
+        return self._move(state, observation, proposal, Request.CURVE if refining else Request.ROUGH_CURVE)
+
+    def _is_closed(self, state: BracketState) -> bool:
+        return state.bracketed and state.high < math.exp(CONFIG.collapse * self.closeness) * state.low
+
+    def _move(self, state: BracketState, observation: Observation, proposal: float, request: Request) -> BracketState:
+        """Go to the crossing if it lies inside the bracket, else to the proposal."""
+        inside = state.low < observation.crossing < state.high
+        eta = observation.crossing if inside else proposal
+        if not state.first_eta / CONFIG.search_range < eta < state.first_eta * CONFIG.search_range:
+            return _no_crossing(state, "")
+        return replace(state, eta=eta, request=request, n_moves=state.n_moves + 1)
+
+
+def _is_near(observation: Observation, closeness: float) -> bool:
+    """Return whether the crossing is within `closeness` of the particles and well inside the curve."""
+    if not 0 < observation.crossing < math.inf:
+        return False
+    distance = abs(math.log(observation.crossing / observation.eta))
+    return distance <= min(closeness, observation.half_width / 2)
+
+
+def _narrow(state: BracketState, observation: Observation) -> tuple[BracketState, float]:
+    """Return the state with a narrower bracket, and the learning rate that a normal posterior suggests."""
+    eta, level = observation.eta, observation.level
+    coverage = _side(observation)
+    covers = coverage >= level
+    low, high = (max(state.low, eta), state.high) if covers else (state.low, min(state.high, eta))
+    ratio = (_z_value(coverage) / _z_value(level)) ** 2
+    smallest, largest = CONFIG.min_factor, CONFIG.max_factor
+    factor = min(max(ratio, smallest), largest) if covers else min(max(ratio, 1 / largest), 1 / smallest)
+    proposal = eta * factor
+    if low > 0 and high < math.inf and not low < proposal < high:
+        proposal = math.sqrt(low * high)
+    return replace(state, low=low, high=high), proposal
+
+
+def _side(observation: Observation) -> float:
+    """Return a coverage that tells on which side of the particles the crossing lies."""
+    below = CONFIG.below_level * observation.level
+    if observation.crossing == 0:
+        return min(observation.coverage, below)
+    if observation.crossing == math.inf:
+        return max(observation.coverage, observation.level)
+    return observation.level if observation.crossing >= observation.eta else below
+
+
+def _z_value(coverage: float) -> float:
+    """Return the z at which the central interval of a normal distribution has this coverage."""
+    return NormalDist().inv_cdf(0.5 + 0.5 * min(max(coverage, 0.0), 1 - 1e-6))
+
+
+def _no_crossing(state: BracketState, message: str) -> BracketState:
+    """Return the state of a search that failed; without a message the solver describes what it saw on the way."""
+    findings = (Diagnostic(Code.NO_CROSSING, Severity.ERROR, 0, message),) if message else ()
+    return replace(state, status=Status.NO_CROSSING, diagnostics=findings)

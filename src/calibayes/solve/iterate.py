@@ -1,0 +1,221 @@
+"""What is known at one learning rate: coverage of the credible sets, and how far it can be trusted."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from calibayes._backend.jit import jit
+from calibayes._core.curve import Coverage, Curve
+from calibayes._core.particles import Particles, quantile
+from calibayes._core.status import Code, Diagnostic, Severity, Status
+from calibayes._core.target import Target
+from calibayes.regions import Region, critical_levels
+from calibayes.samplers.base import SamplerInfo
+from calibayes.solve.curve import risk_variance
+from calibayes.solve.estimate import posterior_mean
+
+
+@dataclass(frozen=True)
+class IterateConfig:
+    """Thresholds of the diagnostics of an iterate."""
+
+    collapsed_ess: float = 10.0
+    """Effective particles below which a replicate's critical level is noise."""
+    low_ess: float = 100.0
+    """Median effective sample size below which the noise of the levels biases eta low by more than its error."""
+    material_share: float = 0.25
+    """Share of 1 - level: more failed replicates than this could move coverage by a quarter of the probability outside
+    the sets, and the answer is not to be relied on."""
+
+
+CONFIG = IterateConfig()
+
+
+@dataclass(frozen=True)
+class Record:
+    """One entry of a calibration's trace: where the search was and what it found there.
+
+    Attributes
+    ----------
+    iteration : int
+        Number of the entry, from 1.
+    eta : float
+        Learning rate.
+    coverage : float
+        Coverage of the credible sets there.
+    ess, ess_min : float
+        Median and minimum over replicates of the effective sample size.
+    steps : int
+        Steps of the sampler to this learning rate: temperature steps of SMC, evaluations of the risk of transport.
+    acceptance : float
+        Mean acceptance rate of the sampler's last move; NaN without a Markov kernel.
+    seconds : float
+        Seconds since the start of the calibration, compilation included.
+    intervals : ndarray of shape (K, 2)
+        Marginal credible intervals on the data at this learning rate and the requested level; NaN for reported
+        parameters that were not sampled themselves, such as an estimator's intercept.
+    """
+
+    iteration: int
+    eta: float
+    coverage: float
+    ess: float
+    ess_min: float
+    steps: int
+    acceptance: float
+    seconds: float
+    intervals: Float[np.ndarray, "K 2"] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Iterate:
+    """Coverage at one learning rate and all that the solver knows about it.
+
+    Attributes
+    ----------
+    eta : float
+        Learning rate that this iterate is about.
+    sampled_eta : float
+        Learning rate of `state`; `eta` may be the crossing of the coverage curve around it.
+    coverage : Coverage
+        Share of replicates whose credible set contains `point`.
+    point : Array
+        Point estimate at `eta`.
+    particles : Particles
+        Weighted particles on the data at `eta`.
+    state : object
+        State of the sampler.
+    info : SamplerInfo
+        The sampler's own account of the state.
+    diagnostics : tuple of Diagnostic
+        Findings, in the order in which they were made.
+    half_width : float
+        Half-width of the coverage curve that the particles support, in log eta.
+    intervals : ndarray of shape (K, 2)
+        Marginal credible intervals on the data at `sampled_eta`.
+    curve : Curve or None
+        Coverage curve around `sampled_eta`, where it has been computed.
+    refined : bool
+        Whether the sampler has refined `state`.
+    status : Status or None
+        How the search ended; None before its end.
+    """
+
+    eta: float
+    sampled_eta: float
+    coverage: Coverage
+    point: Float[Array, " K"]
+    particles: Particles
+    state: Any
+    info: SamplerInfo
+    diagnostics: tuple[Diagnostic, ...]
+    half_width: float
+    intervals: Float[np.ndarray, "K 2"]
+    curve: Curve | None = None
+    refined: bool = False
+    status: Status | None = None
+
+    @property
+    def eta_se(self) -> float:
+        """Standard error of eta from the finite number of replicates; infinite if it is unknown."""
+        return np.inf if self.curve is None else self.curve.eta_se()
+
+
+class Summary(NamedTuple):
+    """What one compiled program computes from the particles at a learning rate."""
+
+    levels: Float[Array, " B"]
+    """Critical level of the point on every replicate."""
+    point: Float[Array, " K"]
+    n_invalid: Int[Array, ""]
+    """Number of particles whose risk is NaN."""
+    risk_variance: Float[Array, ""]
+    """Variance of the risk over particles, median over replicates."""
+    intervals: Float[Array, "K 2"]
+    """Marginal credible intervals on the data."""
+
+
+@jit
+def summarize(
+    target: Target,
+    particles: Particles,
+    data: Particles,
+    eta: Float[Array, ""],
+    region: Region,
+    point: Float[Array, " K"] | None,
+    level: Float[Array, ""],
+) -> Summary:
+    """Return the critical levels of the point, by default the posterior mean, and further summaries.
+
+    One program, because each part takes less time than a call.
+    """
+    on_data = target.constrained(data)
+    point = posterior_mean(on_data) if point is None else point
+    levels = critical_levels(target, particles, eta, region, point)
+    n_invalid = jnp.isnan(particles.risk).sum()
+    intervals = _marginal_intervals(on_data, level)
+    return Summary(levels, point, n_invalid, risk_variance(particles), intervals)
+
+
+def _marginal_intervals(particles: Particles, level: Float[Array, ""]) -> Float[Array, "K 2"]:
+    theta = jnp.broadcast_to(particles.theta, (len(particles.theta), 2, particles.theta.shape[-1]))
+    tails = jnp.stack([0.5 * (1 - level), 0.5 * (1 + level)])
+    return quantile(
+        theta, jnp.broadcast_to(particles.weights[None], theta.shape), jnp.broadcast_to(tails, theta.shape[:2])
+    )
+
+
+def diagnose(info: SamplerInfo, n_undefined: int, level: float) -> tuple[Diagnostic, ...]:
+    """Return what a user should know about the sampling at a learning rate.
+
+    Parameters
+    ----------
+    info : SamplerInfo
+        The sampler's account of its state.
+    n_undefined : int
+        Number of replicates whose critical level is NaN.
+    level : float
+        Requested level.
+    """
+    n_replicates = len(info.ess) - 1
+    findings = list(info.diagnostics)
+
+    def add(code: Code, severity: Severity, count: int, message: str) -> None:
+        findings.append(Diagnostic(code, severity, count, message))
+
+    def failed(count: int) -> Severity:
+        material = count > CONFIG.material_share * (1 - level) * n_replicates
+        return Severity.ERROR if material else Severity.WARNING
+
+    if info.repaired is not None and (count := int(info.repaired.sum())):
+        were = (
+            "replicate had degenerate importance weights and was"
+            if count == 1
+            else ("replicates had degenerate importance weights and were")
+        )
+        add(Code.REPAIRED, Severity.INFO, count, f"{count:,} of {n_replicates:,} {were} resampled by SMC.")
+    if count := int((info.ess < CONFIG.collapsed_ess).sum()):
+        message = f"The effective sample size is below {CONFIG.collapsed_ess:g} on {count:,} replicates."
+        add(Code.ESS_COLLAPSED, failed(count), count, message)
+    if (typical := float(np.median(info.ess))) < CONFIG.low_ess:
+        message = (
+            f"The median effective sample size of a replicate is only {typical:.0f}, which biases eta low. "
+            "Use more particles or draws."
+        )
+        add(Code.ESS_LOW, Severity.WARNING, 0, message)
+    if count := int(info.not_mixed.sum()):
+        message = (
+            f"The particles of {count:,} replicates still depend on where they started. Choose an eta_init nearer to "
+            "the answer, or a kernel that mixes faster."
+        )
+        add(Code.NOT_MIXED, failed(count), count, message)
+    if n_undefined:
+        message = f"The critical level is NaN on {n_undefined:,} replicates, which count as not covered."
+        add(Code.LEVEL_UNDEFINED, Severity.WARNING, n_undefined, message)
+    if info.invalid:
+        message = f"The loss was NaN at {info.invalid:,} proposed particles, which were discarded."
+        add(Code.INVALID_LOSS, Severity.WARNING, info.invalid, message)
+    return tuple(findings)

@@ -1,0 +1,128 @@
+r"""Stochastic approximation of the learning rate (paper, section 2.1).
+
+$$ \eta_{s+1} = \eta_s + \varsigma\,[\hat c(\eta_s) - (1 - \alpha)] $$
+
+The step is $\varsigma = l^{-0.51}$. By Kesten's rule $l$ grows only when eta changes direction and coverage is below
+one; by Syring and Martin's rule it grows at every step.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import equinox as eqx
+import numpy as np
+
+from calibayes._backend.arguments import positive
+from calibayes._core.status import Code, Diagnostic, Severity, Status
+from calibayes.solve.bracket import Bracket, BracketState
+from calibayes.solve.search import Observation, Request, Search, SearchState
+
+STEP_EXPONENT = -0.51
+"""Exponent of the step size, from the paper (section 2.1)."""
+
+
+@dataclass(frozen=True)
+class RefinementConfig:
+    """Refinement of the answer of a stochastic search on the coverage curve."""
+
+    closeness: float = 0.6
+    """Distance in log eta over which the particles are reweighted to the answer. A stochastic search ends with particles
+    of full effective sample size, which allow three times the distance of `Bracket`'s default."""
+    max_moves: int = 4
+    """Learning rates tried. The first usually suffices, because the search has already come within its tolerance."""
+
+
+REFINEMENT = RefinementConfig()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobbinsMonroState(SearchState):
+    """State of `RobbinsMonro`: the paper's $l$, the sign of the last step, and the refinement that may follow."""
+
+    clock: float = 1.0
+    direction: float = 0.0
+    refinement: BracketState | None = None
+    n_moves: int = 1
+
+
+class RobbinsMonro(Search):
+    """Stochastic approximation with decreasing steps, the paper's search.
+
+    It stops at the first learning rate whose coverage is within the tolerance of the level. Eta stays positive: a step
+    to zero or below halves it instead.
+
+    Parameters
+    ----------
+    step : {"kesten", "syring-martin"}
+        Rule by which the step size decreases. Default: "kesten".
+    gain : float
+        Factor on every step. The paper's 1 suits learning rates of order one.
+    refine : bool
+        Whether to replace the learning rate at which the search stopped by the crossing of the coverage curve there.
+        The paper reports the learning rate itself (`refine=False`), which is biased towards the side that the search
+        came from. Default: True.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> search = cb.RobbinsMonro(step="kesten")
+    >>> state = search.init(1.0)
+    >>> state.eta
+    1.0
+    """
+
+    step_rule: Literal["kesten", "syring-martin"] = eqx.field(static=True)
+    gain: float = eqx.field(static=True)
+    refine: bool = eqx.field(static=True)
+
+    def __init__(self, step: Literal["kesten", "syring-martin"] = "kesten", gain: float = 1.0, *, refine: bool = True):
+        if step not in ("kesten", "syring-martin"):
+            raise ValueError(f"step must be 'kesten' or 'syring-martin'; got {step!r}.")
+        self.step_rule, self.gain, self.refine = step, positive("gain", gain), bool(refine)
+
+    def init(self, eta: float) -> RobbinsMonroState:
+        return RobbinsMonroState(eta=eta)
+
+    def step(self, state: RobbinsMonroState, observation: Observation) -> RobbinsMonroState:
+        if state.refinement is not None:
+            return self._step_refinement(state, observation)
+        error = observation.coverage - observation.level
+        if abs(error) >= observation.tolerance:
+            return self._next(state, error, observation.coverage)
+        if not observation.refined:
+            return replace(state, request=Request.REFINED_COVERAGE)
+        if not self.refine:
+            return replace(state, status=Status.CONVERGED)
+        refinement = Bracket(closeness=REFINEMENT.closeness).init(state.eta)
+        return replace(state, refinement=refinement, request=refinement.request, n_moves=1)
+
+    def _next(self, state: RobbinsMonroState, error: float, coverage: float) -> RobbinsMonroState:
+        direction = float(np.sign(error))
+        turned = direction * state.direction < 0 and coverage < 1
+        clock = state.clock + 1 if self.step_rule == "kesten" and turned else state.clock
+        eta = state.eta + self.gain * clock**STEP_EXPONENT * error
+        if self.step_rule == "syring-martin":
+            clock += 1
+        return replace(
+            state,
+            eta=eta if eta > 0 else 0.5 * state.eta,
+            request=Request.COVERAGE,
+            clock=clock,
+            direction=direction,
+        )
+
+    def _step_refinement(self, state: RobbinsMonroState, observation: Observation) -> RobbinsMonroState:
+        """One step on the coverage curve. If that fails, the answer is the best learning rate visited."""
+        assert state.refinement is not None
+        inner = Bracket(closeness=REFINEMENT.closeness).step(state.refinement, observation)
+        if inner.status is Status.CONVERGED:
+            return replace(state, eta=inner.eta, status=Status.CONVERGED, from_curve=True)
+        n_moves = state.n_moves + (inner.eta != state.refinement.eta)
+        if inner.status is not None or n_moves > REFINEMENT.max_moves:
+            message = (
+                "The learning rate could not be refined on the coverage curve; it is the one at which the stochastic "
+                "search stopped, accurate to the tolerance on coverage only."
+            )
+            finding = Diagnostic(Code.NOT_REFINED, Severity.WARNING, 0, message)
+            return replace(state, status=Status.CONVERGED, diagnostics=(finding,))
+        return replace(state, eta=inner.eta, request=inner.request, refinement=inner, n_moves=n_moves)

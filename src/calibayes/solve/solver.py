@@ -1,0 +1,343 @@
+"""The solver: sample at eta, ask every replicate whether its credible set covers the estimate, move eta, repeat.
+
+Paper, figures 1 and 3: the two algorithms differ in the sampler only. In outline:
+
+    initial = sampler.draw_initial(...)                     posterior on the data
+    state   = sampler.init(..., eta)                        particles on every replicate
+    repeat
+        iterate = observe(state, what the search asks for)  coverage, or the coverage curve around eta
+        search  = rule.step(search, observation)            the next eta, or a status
+        state   = sampler.move(state, search.eta)
+"""
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from calibayes._backend.distributed import agree, breaks_cluster
+from calibayes._backend.rng import split_key
+from calibayes._core.curve import Curve
+from calibayes._core.precision import require_precision
+from calibayes._core.status import Code, Diagnostic, Severity, Status, worst
+from calibayes.samplers.base import Snapshot
+from calibayes.solve.checkpoint import Checkpoint
+from calibayes.solve.iterate import Iterate, Record
+from calibayes.solve.problem import CoverageProblem, NotReachedError
+from calibayes.solve.progress import Progress
+from calibayes.solve.search import Observation, Request, Search, SearchState
+
+_REFINED = (Request.CURVE, Request.REFINED_COVERAGE)
+"""Requests before which the sampler refines its state."""
+
+
+@dataclass(frozen=True)
+class SolverState:
+    """Everything that the search needs to continue; checkpoints store it after every step.
+
+    Attributes
+    ----------
+    state : object
+        State of the sampler.
+    eta : float
+        Learning rate of `state`.
+    search : SearchState
+        State of the search rule.
+    trace : tuple of Record
+        Learning rates visited so far.
+    current : Iterate or None
+        What is known at `eta`.
+    best : Iterate or None
+        The iterate whose coverage is nearest to the level.
+    n_visited : int
+        Number of learning rates visited.
+    seconds : float
+        Seconds since the start of the calibration.
+    """
+
+    state: Any
+    eta: float
+    search: SearchState
+    trace: tuple[Record, ...] = ()
+    current: Iterate | None = None
+    best: Iterate | None = None
+    n_visited: int = 1
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The answer of a search: the problem it solved, the final iterate (with a status) and the trace."""
+
+    problem: CoverageProblem
+    iterate: Iterate
+    trace: tuple[Record, ...]
+
+
+@dataclass
+class Solver:
+    """The search for one calibration, with the limits that the user set.
+
+    Attributes
+    ----------
+    rule : Search
+        Rule for the next learning rate.
+    tolerance : float
+        Tolerance on coverage, for rules that use it.
+    max_iterations : int
+        Maximum number of learning rates to visit.
+    checkpoint : Checkpoint
+        Where progress is saved.
+    progress : Progress
+        Where progress is displayed.
+    started : float
+        `time.perf_counter()` at the start of the calibration.
+    """
+
+    rule: Search
+    tolerance: float
+    max_iterations: int
+    checkpoint: Checkpoint
+    progress: Progress
+    started: float
+    latest: SolverState | None = field(default=None, init=False)
+    """The state after the last evaluation, from which an interrupted search takes its result."""
+
+    def solve(self, problem: CoverageProblem, eta: float | None) -> Solution:
+        """Draw from the posterior on the data, sample every replicate, and search for the learning rate."""
+        initial_key, init_key = split_key(problem.key, 2, 0)
+        sampler = problem.sampler
+        self.progress.phase("initial draws on the data")
+        initial = self.checkpoint.stage(
+            "initial", lambda: sampler.draw_initial(initial_key, problem.target, eta, problem.draws)
+        )
+        problem = replace(problem, target=initial.target, initial=initial)
+        require_precision(problem.target, initial.particles, initial.eta)
+        self.progress.phase("bootstrap replicates")
+
+        def start() -> SolverState:
+            first = eta
+            if first is None:
+                first = sampler.initial_eta(problem.target, initial, problem.region, problem.level)
+            return self.start_at(sampler.init(init_key, problem.target, initial, first), first)
+
+        return self.search(problem, self.checkpoint.stage("search", start), "search", "solution")
+
+    def start_at(self, state: Any, eta: float) -> SolverState:
+        """Return the solver's state before its first observation, with the sampler's state at `eta`."""
+        return SolverState(state, eta, self.rule.init(eta), seconds=self._elapsed())
+
+    def search(self, problem: CoverageProblem, solver_state: SolverState, stage: str, result_stage: str) -> Solution:
+        """Run the search from a state to its end; `stage` and `result_stage` are its names in the checkpoint.
+
+        An interrupt, or a learning rate that the sampler cannot reach, ends it with the best iterate so far.
+        """
+        if self.checkpoint.allows_more_iterations and _stopped_at_limit(self.checkpoint.get(result_stage)):
+            self.checkpoint.discard(result_stage, "audit")
+        finished = self.checkpoint.get(result_stage)
+        if finished is not None:
+            return Solution(problem, finished, solver_state.trace)
+        # A continued run counts the seconds of its earlier part.
+        self.started = min(self.started, time.perf_counter() - solver_state.seconds)
+        self.latest = solver_state
+        try:
+            while solver_state.search.status is None and not self._at_limit(solver_state):
+                solver_state = self._step(problem, solver_state)
+                self.checkpoint.put(stage, solver_state)
+            solver_state, iterate = self._conclude(problem, solver_state)
+        except KeyboardInterrupt as error:
+            if self.latest.best is None or breaks_cluster(error):
+                raise
+            iterate = replace(self.latest.best, status=Status.INTERRUPTED)
+            return Solution(problem, self.finish(problem, iterate), self.latest.trace)
+        except NotReachedError as error:
+            if solver_state.best is None:
+                raise RuntimeError(f"calibration: {error}.") from None
+            finding = Diagnostic(Code.NOT_REACHED, Severity.ERROR, 0, f"{error}.")
+            iterate = _with(solver_state.best, Status.NOT_REACHED, (finding,))
+        iterate = self.finish(problem, iterate)
+        self.checkpoint.put(result_stage, iterate)
+        return Solution(problem, iterate, solver_state.trace)
+
+    def _at_limit(self, solver_state: SolverState) -> bool:
+        """Whether the search wants to move on after the last iteration."""
+        moves = solver_state.current is not None and solver_state.search.eta != solver_state.eta
+        return moves and solver_state.n_visited >= self.max_iterations
+
+    def _step(self, problem: CoverageProblem, solver_state: SolverState) -> SolverState:
+        """Move to the learning rate that the search asks for, find out what it needs to know, and ask it again."""
+        if solver_state.search.eta != solver_state.eta:
+            eta = solver_state.search.eta
+            self.progress.phase(f"to eta {eta:.4g}")
+            moved = problem.sampler.move(problem.target, solver_state.state, eta, self.progress.share)
+            n_visited = solver_state.n_visited + 1
+            solver_state = replace(solver_state, state=moved, eta=eta, current=None, n_visited=n_visited)
+        solver_state, request = self._observe(problem, solver_state)
+        iterate = solver_state.current
+        assert iterate is not None
+        observation = Observation(
+            eta=iterate.eta,
+            coverage=float(iterate.coverage),
+            level=problem.level,
+            tolerance=self.tolerance,
+            refined=request in _REFINED,
+            crossing=np.nan if iterate.curve is None else iterate.curve.eta_hat(),
+            half_width=np.nan if iterate.curve is None else float(np.log(iterate.curve.etas[-1] / iterate.eta)),
+        )
+        search = self.rule.step(solver_state.search, observation)
+        return replace(solver_state, search=search, seconds=self._elapsed())
+
+    def _observe(self, problem: CoverageProblem, solver_state: SolverState) -> tuple[SolverState, Request]:
+        """Compute what the search asks for at the learning rate of the particles, and return which request that was."""
+        request, sampler = solver_state.search.request, problem.sampler
+        if request is Request.CHEAPEST_CURVE:
+            cheap = sampler.refine_is_cheap(problem.target, solver_state.state)
+            request = Request.CURVE if cheap else Request.ROUGH_CURVE
+        if request in _REFINED:
+            solver_state = self._refine(problem, solver_state)
+        if solver_state.current is None:
+            solver_state = self._evaluate(problem, solver_state)
+        if request in (Request.CURVE, Request.ROUGH_CURVE):
+            self.progress.phase("coverage curve")
+            assert solver_state.current is not None
+            iterate = problem.with_curve(solver_state.current, rough=request is Request.ROUGH_CURVE)
+            solver_state = replace(solver_state, current=iterate, best=_replace_same(solver_state.best, iterate))
+            self.latest = solver_state
+        return solver_state, request
+
+    def _refine(self, problem: CoverageProblem, solver_state: SolverState) -> SolverState:
+        """Let the sampler refine its state. If that is interrupted at the very start, the unrefined state is kept."""
+        self.progress.phase("refinement of the particles")
+        try:
+            refined = problem.sampler.refine(problem.target, solver_state.state, self.progress.share)
+        except KeyboardInterrupt as error:
+            if solver_state.best is None and not breaks_cluster(error):
+                self._evaluate(problem, solver_state)
+            raise
+        if refined is not solver_state.state or solver_state.current is None:
+            return self._evaluate(problem, replace(solver_state, state=refined), refined=True)
+        return replace(solver_state, current=replace(solver_state.current, refined=True))
+
+    def _evaluate(self, problem: CoverageProblem, solver_state: SolverState, *, refined: bool = False) -> SolverState:
+        """Compute the coverage at the sampler's state, and add it to the trace."""
+        iterate = problem.evaluate(solver_state.state, solver_state.eta, refined=refined)
+        record = Record(
+            iteration=len(solver_state.trace) + 1,
+            eta=iterate.eta,
+            coverage=float(iterate.coverage),
+            ess=float(np.median(iterate.info.ess)),
+            ess_min=float(iterate.info.ess.min()),
+            steps=iterate.info.steps,
+            acceptance=iterate.info.acceptance,
+            seconds=self._elapsed(),
+            intervals=iterate.intervals,
+        )
+        # All processes of a distributed run must have come to the same result.
+        agree({"eta": repr(record.eta), "coverage": repr(record.coverage), "effective size": repr(record.ess)})
+        self.progress.iteration(record.iteration, record.eta, record.coverage, record.ess)
+        best = solver_state.best
+        if best is None or _error(problem, iterate) <= _error(problem, best):
+            best = iterate
+        self.latest = replace(solver_state, current=iterate, best=best, trace=(*solver_state.trace, record))
+        return self.latest
+
+    def _conclude(self, problem: CoverageProblem, solver_state: SolverState) -> tuple[SolverState, Iterate]:
+        """Return the iterate that the search ended with, and its status."""
+        search, current, best = solver_state.search, solver_state.current, solver_state.best
+        assert current is not None
+        assert best is not None
+        if search.status is Status.CONVERGED:
+            if search.from_curve:
+                iterate = problem.at_crossing(current, search.eta)
+            else:
+                iterate = current if current.eta == search.eta else best
+            return solver_state, _with(iterate, search.status, search.diagnostics)
+        if search.status is None:
+            refined = self._refine(problem, replace(solver_state, state=best.state, eta=best.eta, current=best))
+            assert refined.current is not None
+            finding = self._limit_diagnostic(problem, solver_state)
+            return refined, _with(refined.current, Status.MAX_ITERATIONS, (finding,))
+        findings = search.diagnostics
+        if search.status is Status.NO_CROSSING and not findings:
+            findings = (_no_crossing(problem, current, solver_state.trace),)
+        return solver_state, _with(current, search.status, findings)
+
+    def finish(self, problem: CoverageProblem, iterate: Iterate) -> Iterate:
+        """Return the iterate with a coverage curve, and with a status that its diagnostics allow."""
+        if iterate.curve is None and iterate.status in (Status.INTERRUPTED, Status.NOT_REACHED):
+            iterate = replace(iterate, curve=Curve.empty(iterate.coverage.n_replicates, problem.level))
+        elif iterate.curve is None:
+            snapshot = Snapshot(problem.sampler.data(iterate.state), iterate.state.particles)
+            iterate = replace(iterate, curve=problem.curve(iterate, [snapshot]))
+        if iterate.status is Status.CONVERGED and not np.isfinite(iterate.eta_se):
+            message = (
+                "The standard error of eta could not be computed because its interval extends beyond the coverage "
+                "curve. Use more bootstrap replicates."
+            )
+            finding = Diagnostic(Code.ETA_SE_UNKNOWN, Severity.WARNING, 0, message)
+            iterate = replace(iterate, diagnostics=(*iterate.diagnostics, finding))
+        return check_reliability(iterate)
+
+    def _limit_diagnostic(self, problem: CoverageProblem, solver_state: SolverState) -> Diagnostic:
+        message = f"The search stopped after {self.max_iterations} iterations."
+        above = [record.coverage > problem.level for record in solver_state.trace]
+        if self.rule.uses_tolerance and (all(above) or not any(above)):
+            direction = "larger" if all(above) else "smaller"
+            message += (
+                f" Eta must be {direction} still: start there (eta_init=), or take longer steps (RobbinsMonro(gain=))."
+            )
+        else:
+            message += " Allow more (max_iterations=)."
+        return Diagnostic(Code.MAX_ITERATIONS, Severity.ERROR, 0, message)
+
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self.started
+
+
+def check_reliability(iterate: Iterate) -> Iterate:
+    """Return the iterate; one that converged, but with a diagnostic of severity ERROR, is unreliable."""
+    if iterate.status is Status.CONVERGED and worst(iterate.diagnostics) is Severity.ERROR:
+        return replace(iterate, status=Status.UNRELIABLE)
+    return iterate
+
+
+def _stopped_at_limit(iterate: Iterate | None) -> bool:
+    return iterate is not None and iterate.status is Status.MAX_ITERATIONS
+
+
+def _error(problem: CoverageProblem, iterate: Iterate) -> float:
+    return abs(float(iterate.coverage) - problem.level)
+
+
+def _replace_same(best: Iterate | None, iterate: Iterate) -> Iterate | None:
+    """Return the new version of the best iterate if it is this one, so that its curve is not lost."""
+    same = best is not None and best.state is iterate.state and best.eta == iterate.eta
+    return iterate if same else best
+
+
+def _with(iterate: Iterate, status: Status, findings: tuple[Diagnostic, ...]) -> Iterate:
+    return replace(iterate, status=status, diagnostics=(*iterate.diagnostics, *findings))
+
+
+def _no_crossing(problem: CoverageProblem, iterate: Iterate, trace: tuple[Record, ...]) -> Diagnostic:
+    """Describe where coverage was when the search left its range."""
+    level, coverage = problem.level, float(iterate.coverage)
+    highest = max(trace, key=lambda record: record.coverage)
+    if coverage < level <= highest.coverage:
+        message = (
+            f"Coverage does not decrease steadily with the learning rate: it is {highest.coverage:.3f} at eta = "
+            f"{highest.eta:.3g} and {coverage:.3f} at eta = {iterate.eta:.2g}."
+        )
+    elif coverage < level:
+        message = (
+            f"No learning rate from {iterate.eta:.2g} up covers at {level:g}: the largest coverage is "
+            f"{highest.coverage:.3f}, at eta = {highest.eta:.3g}. The point estimate may lie where the posterior has no "
+            'mass. Try estimate="mode", or another region.'
+        )
+    else:
+        message = (
+            f"The credible sets still cover more than {level:g} at eta = {iterate.eta:.2g}: they do not shrink as eta "
+            "grows."
+        )
+    return Diagnostic(Code.NO_CROSSING, Severity.ERROR, 0, message)

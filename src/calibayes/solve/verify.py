@@ -1,0 +1,131 @@
+"""Verification of an answer by an independent sampler, and the fallback if it fails.
+
+Importance weights cannot tell of a mode that no particle visited. A sampler that relies on them (`Sampler.audited`) is
+therefore audited on some replicates by tempering from the prior (`calibayes.samplers.audit`). If the audit fails, or if
+the search found no answer, the sampler's `fallback` samples every replicate anew.
+"""
+
+from dataclasses import dataclass, replace
+
+import jax
+
+from calibayes._backend.distributed import breaks_cluster
+from calibayes._core.status import Code, Diagnostic, Severity, Status
+from calibayes.samplers.audit import Audit, audit
+from calibayes.samplers.initial import InitialDraws
+from calibayes.solve.bracket import Bracket
+from calibayes.solve.iterate import Iterate
+from calibayes.solve.robbins_monro import REFINEMENT
+from calibayes.solve.solver import Solution, Solver, SolverState, check_reliability
+
+_FALLBACK_STREAM, _AUDIT_STREAM = 3, 4
+"""Numbers folded into the key of the search, for independent random streams."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A solution after its verification, and whether the fallback sampler produced it."""
+
+    solution: Solution
+    audited: bool
+    fell_back: bool = False
+
+
+def verify(solver: Solver, solution: Solution) -> Verified:
+    """Audit a solution, and replace it by the fallback's if the audit fails or there is no answer."""
+    problem, iterate = solution.problem, solution.iterate
+    if not problem.sampler.audited or iterate.status in (Status.MAX_ITERATIONS, Status.INTERRUPTED):
+        return Verified(solution, audited=False)
+    if not hasattr(problem.target.prior, "sample"):
+        return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: the prior cannot be sampled."), audited=False)
+    if iterate.status is Status.CONVERGED:
+        solution, outcome = _audit(solver, solution, "audit")
+        if outcome is None or not outcome.failed:
+            return Verified(solution, audited=outcome is not None)
+        solution = _add(solution, Code.AUDIT_FAILED, outcome.finding, Severity.ERROR)
+        eta = iterate.sampled_eta
+    else:
+        assert problem.initial is not None
+        eta = problem.initial.eta
+    return _fall_back(solver, solution, eta)
+
+
+def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
+    """Sample every replicate by the fallback sampler from `eta`, and audit its answer too."""
+    problem = first.problem
+    sampler = problem.sampler.fallback(problem.target.dim)
+    unreliable = replace(first, iterate=check_reliability(first.iterate))
+    if sampler is None:
+        return Verified(unreliable, audited=True)
+    solver.progress.phase("all replicates from the prior")
+    assert problem.initial is not None
+    initial = InitialDraws(problem.target, problem.initial.particles.flat(), problem.initial.eta)
+    problem = replace(problem, sampler=sampler, initial=initial)
+    solver = replace(solver, rule=Bracket(closeness=REFINEMENT.closeness))
+
+    def start() -> SolverState:
+        key = jax.random.fold_in(problem.key, _FALLBACK_STREAM)
+        state = solver.start_at(sampler.init(key, problem.target, initial, eta), eta)
+        return replace(state, trace=first.trace)
+
+    try:
+        second = solver.search(
+            problem, solver.checkpoint.stage("fallback search", start), "fallback search", "fallback solution"
+        )
+    except (ValueError, RuntimeError, KeyboardInterrupt) as error:
+        if breaks_cluster(error):
+            raise
+        interrupted = isinstance(error, KeyboardInterrupt)
+        message = f"The fallback sampler failed too: {str(error) or 'it was interrupted'}."
+        failed = _add(unreliable, Code.FALLBACK_FAILED, message, Severity.ERROR)
+        status = Status.INTERRUPTED if interrupted else failed.iterate.status
+        return Verified(replace(failed, iterate=replace(failed.iterate, status=status)), audited=True)
+    carried = tuple(
+        replace(finding, severity=Severity.WARNING)
+        for finding in first.iterate.diagnostics
+        if finding.severity is Severity.ERROR
+    )
+    second = replace(second, iterate=_prepend(second.iterate, carried))
+    message = f"Therefore every replicate was sampled by {type(sampler).__name__} from the prior."
+    second = _add(second, Code.FALLBACK, message)
+    if second.iterate.status is not Status.CONVERGED:
+        return Verified(second, audited=True, fell_back=True)
+    second, outcome = _audit(solver, second, "fallback audit")
+    if outcome is not None and outcome.failed:
+        message = f"The fallback sampler failed the audit too: {outcome.finding} Do not rely on this eta."
+        second = _add(second, Code.AUDIT_FAILED, message, Severity.ERROR)
+        second = replace(second, iterate=check_reliability(second.iterate))
+    return Verified(second, audited=True, fell_back=True)
+
+
+def _audit(solver: Solver, solution: Solution, stage: str) -> tuple[Solution, Audit | None]:
+    """Run the audit; return None, with the reason in the diagnostics, if it could not run."""
+    problem, iterate = solution.problem, solution.iterate
+    solver.progress.phase("audit from the prior")
+    key = jax.random.fold_in(problem.key, _AUDIT_STREAM)
+
+    def run() -> Audit:
+        point = problem.point(problem.sampler.data(iterate.state), iterate.sampled_eta)
+        return audit(key, problem.target, iterate.state.particles, iterate.sampled_eta, problem.region, point)
+
+    try:
+        return solution, solver.checkpoint.stage(stage, run)
+    except (ValueError, RuntimeError) as error:
+        if breaks_cluster(error):
+            raise
+        return _add(solution, Code.NOT_AUDITED, f"The audit could not run: {error}"), None
+    except KeyboardInterrupt as error:
+        if breaks_cluster(error):
+            raise
+        interrupted = replace(iterate, status=Status.INTERRUPTED)
+        return _add(replace(solution, iterate=interrupted), Code.NOT_AUDITED, "The audit was interrupted."), None
+
+
+def _add(solution: Solution, code: Code, message: str, severity: Severity = Severity.WARNING) -> Solution:
+    finding = Diagnostic(code, severity, 0, message)
+    iterate = solution.iterate
+    return replace(solution, iterate=replace(iterate, diagnostics=(*iterate.diagnostics, finding)))
+
+
+def _prepend(iterate: Iterate, findings: tuple[Diagnostic, ...]) -> Iterate:
+    return replace(iterate, diagnostics=(*findings, *iterate.diagnostics))
