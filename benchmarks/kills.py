@@ -1,10 +1,10 @@
-"""Is a killed run worth anything? Processes ended by SIGKILL at random moments, each going on from its checkpoint.
+"""Check that a killed calibration continues from its checkpoint to the same result.
 
     python -m benchmarks.kills [--kills 50]
 
-Every problem is run once without a checkpoint. Then a process runs it with one, is killed after a random share of the
-time that took, and another goes on, until one comes to the end; what that one found must be the first one's, byte for
-byte. Then from the beginning again, until so many have been killed. What came of it is stored problem by problem.
+Every problem is run once without a checkpoint. Then processes run it with a checkpoint. Each is killed by SIGKILL after
+a random share of the time of the first run, and the next one continues, until one finishes; its result must equal the
+first one bit for bit. This is repeated until the requested number of processes has been killed.
 """
 
 import argparse
@@ -21,93 +21,87 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from studies.runner import machine
 
 import calibayes as cb
-from calibayes.io import versions
+from benchmarks.common import RESULTS, machine, write_json
+from calibayes._backend.versions import versions
 
-RESULTS = Path(__file__).parents[1] / "results" / "kills.json"
 MEDIAN = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-PROBLEMS = {
+PROBLEMS: dict[str, dict[str, Any]] = {
     "auto": {"sampler": "auto", "bootstrap": 1000},
     "smc": {"sampler": cb.SMC(n_particles=400, ess_target=0.99), "bootstrap": 200, "eta_init": 0.7, "tolerance": 0.006},
     "mcmc": {"sampler": cb.MCMC(n_draws=2000), "bootstrap": 100, "eta_init": 0.7, "tolerance": 0.011},
 }
+_STARTED = "started\n"
 
 
 def run(problem: str, checkpoint: str | None) -> None:
-    """What a process does: say that it begins, and at the end what it found."""
-    print("begun", flush=True)
+    """Calibrate in this process; print a line at the start, and a digest of the result at the end."""
+    print(_STARTED, end="", flush=True)
     data = cb.datasets.median_regression(100, seed=0)
     result = cb.calibrate(MEDIAN, data, seed=0, progress=False, checkpoint=checkpoint, **PROBLEMS[problem])
     trace = [replace(record, seconds=0.0) for record in result.trace]
-    parts = (getattr(result.curve, part.name) for part in fields(result.curve))
-    curve = [np.asarray(part).tobytes() for part in parts if part is not None]
+    curve_parts = (getattr(result.curve, part.name) for part in fields(result.curve))
+    curve = [np.asarray(part).tobytes() for part in curve_parts if part is not None]
     intervals = [record.intervals.tobytes() for record in trace]
-    found = (result.eta, result.eta_se, result.message, result.draws.tobytes(), trace, intervals, curve)
-    print(sha256(repr(found).encode()).hexdigest(), len(trace), flush=True)
+    content = (result.eta, result.eta_se, result.message, result.draws.tobytes(), trace, intervals, curve)
+    print(sha256(repr(content).encode()).hexdigest(), len(trace), flush=True)
 
 
 def start(problem: str, checkpoint: Path | None, cache: Path) -> tuple["subprocess.Popen[str]", IO[str]]:
-    """A process that has begun."""
+    """Start a process and wait until it begins to calibrate."""
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.kills", "--problem", problem]
     if checkpoint is not None:
         command += ["--checkpoint", str(checkpoint)]
-    kept = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | kept)
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | environment)
     assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
+    assert process.stdout.readline() == _STARTED
     return process, process.stdout
 
 
-def measured(problem: str, cache: Path) -> tuple[str, float]:
-    """What a process finds that is left alone, and how long it takes once everything has been compiled."""
+def uninterrupted(problem: str, cache: Path) -> tuple[str, float]:
+    """Return the output of an uninterrupted process, and its time once everything has been compiled."""
     for _ in range(2):
         process, out = start(problem, None, cache)
-        began = time.perf_counter()
-        found = out.read()
-        seconds = time.perf_counter() - began
+        started = time.perf_counter()
+        expected = out.read()
+        seconds = time.perf_counter() - started
         assert process.wait() == 0
-    return found, seconds
+    return expected, seconds
 
 
 def kill(
-    rng: np.random.Generator, problem: str, place: Path, wanted: int, found: str, seconds: float
+    rng: np.random.Generator, problem: str, folder: Path, n_kills: int, expected: str, seconds: float
 ) -> dict[str, Any]:
-    """Kill so many processes, and count those that came to the end, and the same end."""
-    checkpoint = place / "run.ckpt"
-    killed = saved = ended = same = 0
-    while killed < wanted or not ended or checkpoint.exists():
-        process, out = start(problem, checkpoint, place / "cache")
-        if killed < wanted:
+    """Kill a number of processes; count those that had saved, those that finished, and the identical results."""
+    checkpoint = folder / "run.ckpt"
+    killed = saved = finished = identical = 0
+    while killed < n_kills or not finished or checkpoint.exists():
+        process, out = start(problem, checkpoint, folder / "cache")
+        if killed < n_kills:
             time.sleep(rng.uniform(0, seconds))
             process.send_signal(signal.SIGKILL)
-        last = out.read()
+        output = out.read()
         if process.wait() == -signal.SIGKILL:
             killed += 1
             saved += checkpoint.exists()
             continue
-        assert process.returncode == 0, "a process failed to go on"
-        ended += 1
-        same += last == found
+        assert process.returncode == 0, "a process failed to continue from its checkpoint"
+        finished += 1
+        identical += output == expected
         checkpoint.unlink()
-    iterations = int(found.split()[1])
-    ends = {"killed": killed, "saved": saved, "ended": ended, "same": same}
-    return {"iterations": iterations, "seconds": round(seconds, 1), **ends}
-
-
-def store(path: Path, found: dict[str, Any]) -> None:
-    """All of it or what was there before."""
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(found, indent=2) + "\n")
-    os.replace(part, path)
+    iterations = int(expected.split()[1])
+    numbers = {"killed": killed, "saved": saved, "finished": finished, "identical": identical}
+    return {"iterations": iterations, "seconds": round(seconds, 1), **numbers}
 
 
 def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--kills", type=int, default=50, help="number of processes to kill, over all problems")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random times")
+    parser.add_argument("--out", type=Path, default=RESULTS / "kills.json")
     parser.add_argument("--problem", choices=PROBLEMS, help=argparse.SUPPRESS)
     parser.add_argument("--checkpoint", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -115,15 +109,15 @@ def main() -> None:
         return run(options.problem, options.checkpoint)
     rng = np.random.default_rng(options.seed)
     stored: dict[str, Any] = {"machine": machine(), **versions(), "problems": {}}
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         for i, problem in enumerate(PROBLEMS):
-            wanted = len(range(i, options.kills, len(PROBLEMS)))
-            found = kill(rng, problem, place, wanted, *measured(problem, place / "cache"))
-            stored["problems"][problem] = found
-            store(options.out, stored)
-            print(problem, json.dumps(found), flush=True)
-            assert found["same"] == found["ended"], f"{problem} ended elsewhere"
+            n_kills = len(range(i, options.kills, len(PROBLEMS)))
+            counts = kill(rng, problem, folder, n_kills, *uninterrupted(problem, folder / "cache"))
+            stored["problems"][problem] = counts
+            write_json(options.out, stored)
+            print(problem, json.dumps(counts), flush=True)
+            assert counts["identical"] == counts["finished"], f"{problem}: a continued run gave another result"
     return None
 
 

@@ -1,10 +1,10 @@
-"""Does another Python find the same? Small calibrations by this one and by another.
+"""Check that another Python version computes the same results.
 
     python -m benchmarks.reproduce PYTHON_OTHER
 
-The other is an interpreter, as `python3.12`. With the packages of this one it must find the same to the bit. What is
-pinned for it may be later versions, whose compiled programs round otherwise: with those, eta must be the same within
-its error. Both get environments of their own, for as long as this takes; that needs a network, or a cache of pip's.
+PYTHON_OTHER is an interpreter such as `python3.12`. With the package versions of this environment it must give
+identical results, bit for bit. The versions pinned for it may be newer and round differently; with those, eta must
+agree within its standard error. Both cases are run in temporary environments, which needs a network or a package cache.
 """
 
 import argparse
@@ -20,107 +20,110 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from studies.runner import machine
 
 import calibayes as cb
-from benchmarks.kills import MEDIAN, PROBLEMS, store
-from calibayes.io import versions
+from benchmarks.common import RESULTS, ROOT, machine, write_json
+from benchmarks.kills import MEDIAN, PROBLEMS
+from calibayes._backend.versions import versions
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "results" / "reproduced.json"
 LOCK = ROOT / "requirements.lock"
-ERRORS = 4
-"""By which two learning rates may differ, of both together."""
+MAX_DIFFERENCE = 4
+"""Largest difference of two learning rates, in standard errors of the difference."""
 
 
-def found() -> dict[str, Any]:
-    """What this process finds; floats as they are in memory."""
+def calibrate() -> dict[str, Any]:
+    """Return the results of this process, with floats in hexadecimal."""
     data = cb.datasets.median_regression(100, seed=0)
-    answers = {}
+    results = {}
     for problem, options in PROBLEMS.items():
         result = cb.calibrate(MEDIAN, data, seed=0, progress=False, **options)
-        answers[problem] = {
+        results[problem] = {
             "eta": float(result.eta).hex(),
             "eta_se": float(result.eta_se).hex(),
             "draws": np.asarray(result.draws, np.float64).ravel().tolist(),
         }
-    return {"versions": versions(), "answers": answers}
+    return {"versions": versions(), "results": results}
 
 
-def found_by(python: str) -> dict[str, Any]:
-    """What a process of an interpreter finds that has the packages."""
+def calibrate_with(python: str) -> dict[str, Any]:
+    """Return the results of a process of another interpreter, which has the required packages."""
     command = [python, "-W", "ignore", "-m", "benchmarks.reproduce", "--run"]
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    ran = subprocess.run(command, cwd=ROOT, env=os.environ | paths, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(ran.stdout.splitlines()[-1])
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | paths, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-def with_packages(python: str, place: Path, constraints: Path) -> str:
-    """An interpreter of that version, with what the library needs, in the versions that are asked for."""
-    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    subprocess.run([python, "-m", "venv", place], check=True)
-    own = place / "bin" / "python"
-    pip = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", constraints, *needed]
-    subprocess.run(pip, check=True)
-    return str(own)
+def make_environment(python: str, folder: Path, constraints: Path) -> str:
+    """Create an environment with the dependencies of the library in given versions; return its interpreter."""
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    subprocess.run([python, "-m", "venv", folder], check=True)
+    interpreter = folder / "bin" / "python"
+    pip = [interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", constraints]
+    subprocess.run([*pip, *dependencies], check=True)
+    return str(interpreter)
 
 
-def compared(here: dict[str, Any], there: dict[str, Any]) -> dict[str, Any]:
-    """Problem by problem: whether every bit is the same, and how far apart the learning rates are, in errors."""
+def compare(reference: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Compare two sets of results, problem by problem."""
     problems = {}
-    for problem, one in here["answers"].items():
-        other = there["answers"][problem]
-        eta, error = ([float.fromhex(answer[name]) for answer in (one, other)] for name in ("eta", "eta_se"))
+    for problem, one in reference["results"].items():
+        two = other["results"][problem]
+        eta, errors = ([float.fromhex(result[name]) for result in (one, two)] for name in ("eta", "eta_se"))
         problems[problem] = {
             "eta": eta,
-            "error": math.hypot(*error),
-            "errors_apart": abs(eta[0] - eta[1]) / math.hypot(*error),
-            "draws": [len(answer["draws"]) for answer in (one, other)],
-            "same": one == other,
+            "se": math.hypot(*errors),
+            "difference_in_se": abs(eta[0] - eta[1]) / math.hypot(*errors),
+            "draws": [len(result["draws"]) for result in (one, two)],
+            "identical": one == two,
         }
-    return {"versions": there["versions"], "problems": problems}
+    return {"versions": other["versions"], "problems": problems}
 
 
-def wrong(same_packages: dict[str, Any], as_pinned: dict[str, Any]) -> list[str]:
-    """What is not reproduced."""
-    lost = [name for name, one in same_packages["problems"].items() if not one["same"]]
-    # No number is no answer: an error that is not known makes zero of any distance.
-    far = [name for name, one in as_pinned["problems"].items() if not 0 < one["error"] < math.inf]
-    far += [name for name, one in as_pinned["problems"].items() if not one["errors_apart"] < ERRORS]
-    return [f"{name}: other bits by the same packages" for name in lost] + [f"{name}: another eta" for name in far]
+def failures(same_packages: dict[str, Any], pinned: dict[str, Any]) -> list[str]:
+    """Return the problems whose results are not reproduced."""
+    changed = [name for name, one in same_packages["problems"].items() if not one["identical"]]
+    # An infinite or undefined standard error would accept any difference.
+    different = [name for name, one in pinned["problems"].items() if not 0 < one["se"] < math.inf]
+    different += [name for name, one in pinned["problems"].items() if not one["difference_in_se"] < MAX_DIFFERENCE]
+    return [f"{name}: not identical with the same packages" for name in changed] + [
+        f"{name}: a different eta" for name in different
+    ]
 
 
-def own_packages() -> Sequence[str]:
-    """Of this environment, with their versions; the library itself is run from here."""
+def installed_packages() -> Sequence[str]:
+    """Return the packages of this environment with their versions, without the library itself."""
     command = [sys.executable, "-m", "pip", "freeze", "--exclude-editable", "--exclude", "calibayes"]
     listed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return [line for line in listed.splitlines() if "==" in line]
 
 
 def main() -> int:
+    """Run the command; return the number of results that are not reproduced."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", nargs="?", help="an interpreter of another version")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=RESULTS / "reproduced.json")
     parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:
-        print(json.dumps(found()))
+        print(json.dumps(calibrate()))
         return 0
     if options.other is None:
-        parser.error("which other Python? make reproduce PYTHON_OTHER=python3.12, say")
-    here = found_by(sys.executable)
-    answers = {}
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        (place / "own.txt").write_text("\n".join(own_packages()))
-        for name, constraints in (("same packages", place / "own.txt"), ("as pinned", LOCK)):
-            there = found_by(with_packages(options.other, place / name.replace(" ", "_"), constraints))
-            answers[name] = compared(here, there)
-    assert here["versions"]["python_version"] != there["versions"]["python_version"], "this is no other Python"
-    said = wrong(*answers.values())
-    store(options.out, {"machine": machine(), "versions": here["versions"], "errors_allowed": ERRORS, **answers})
-    print(json.dumps(answers, indent=2), *said, sep="\n")
-    return len(said)
+        parser.error("name another interpreter, for example: make reproduce PYTHON_OTHER=python3.12")
+    reference = calibrate_with(sys.executable)
+    comparisons = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "installed.txt").write_text("\n".join(installed_packages()))
+        for title, constraints in (("same packages", folder / "installed.txt"), ("pinned packages", LOCK)):
+            other = calibrate_with(make_environment(options.other, folder / title.replace(" ", "_"), constraints))
+            comparisons[title] = compare(reference, other)
+    same_version = reference["versions"]["python_version"] == other["versions"]["python_version"]
+    assert not same_version, "both interpreters have the same version"
+    messages = failures(*comparisons.values())
+    header = {"machine": machine(), "versions": reference["versions"], "max_difference_in_se": MAX_DIFFERENCE}
+    write_json(options.out, header | comparisons)
+    print(json.dumps(comparisons, indent=2), *messages, sep="\n")
+    return len(messages)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Can a process go on calibrating? Memory and compilations over minutes of it.
+"""Check memory and compilations of a process that calibrates for minutes.
 
     python -m benchmarks.soak [--minutes 5] [--only "new shapes"]
 
-Half of the time on new data of one shape: memory must stay where it was after the first few, and no program be compiled
-again and again. The other half on shapes that are all new: memory maps must stay below the limit, beyond which the
-process would be ended. So that few minutes show it, room is made at a small share of the maps allowed.
+Half of the time is spent on new data of one shape: memory must not grow after the first calibrations, and no program
+may be compiled again and again. The other half is spent on shapes that are all new: the number of memory maps must stay
+below the limit of the system, beyond which the process would be killed. To reach that limit within minutes, compiled
+programs are dropped at a small share of it.
 """
 
 import argparse
@@ -23,139 +24,141 @@ from unittest.mock import patch
 import jax
 
 import calibayes as cb
-from calibayes._backend import memory as compiled_memory
-from calibayes.io import versions
+from benchmarks.common import RESULTS, write_json
+from calibayes._backend.memory import clear_caches_if_full
+from calibayes._backend.versions import versions
 
-RESULTS = Path(__file__).parents[1] / "results" / "soak.json"
 MODEL = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-FIRST = 50
-"""Calibrations after which memory is compared."""
-GROWTH = 0.05
-"""Of the memory held after those, that may come on top by the end."""
-LATE = 0.05
-"""Of all programs, that may be needed for the first time in the last half: rare ways through the code."""
-AGAIN = 5
-"""Calibrations that may compile one function for arguments of one kind: as many as there are places that call it with
-other sizes or settings. A program that is lost and compiled again would be, by every calibration that needs it."""
-SHARE = 0.08
-"""Of the maps allowed, at which compiled programs are forgotten in the second half."""
+WARM_UP = 50
+"""Number of calibrations after which memory is compared."""
+MAX_GROWTH = 0.05
+"""Largest growth of memory after those, relative to the memory held then."""
+MAX_LATE_SHARE = 0.05
+"""Largest share of programs first compiled in the second half, for rarely used branches of the code."""
+MAX_COMPILATIONS = 5
+"""Largest number of calibrations that may compile a function for the same arguments: the number of places that call it
+with other static arguments. A program that is dropped and compiled again would be compiled by every calibration."""
+MAP_SHARE = 0.08
+"""Share of the allowed memory maps at which compiled programs are dropped in the second part."""
 
 
 def memory() -> float:
-    """Megabytes that the process holds."""
+    """Return the resident memory of this process in megabytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1e3
 
 
-def maps() -> int:
+def memory_maps() -> int:
+    """Return the number of memory maps of this process."""
     return Path("/proc/self/maps").read_bytes().count(b"\n")
 
 
-def once(n: int, seed: int) -> None:
+def calibrate(n: int, seed: int) -> None:
+    """Run a small calibration with an audit."""
     sampler = cb.Transport(n_particles=200, audit=True)
-    result = cb.calibrate(
-        MODEL, cb.datasets.median_regression(n, seed), bootstrap=100, sampler=sampler, seed=seed, progress=False
-    )
+    data = cb.datasets.median_regression(n, seed)
+    result = cb.calibrate(MODEL, data, bootstrap=100, sampler=sampler, seed=seed, progress=False)
     assert result.eta > 0, result
 
 
 @contextmanager
-def jit() -> Iterator[list[str]]:
-    """Functions compiled meanwhile, each with the shapes and types of its arguments."""
+def record_compilations() -> Iterator[list[str]]:
+    """Record the functions compiled inside the context, each with the shapes and types of its arguments."""
     programs = list[str]()
 
-    class Notes(logging.Handler):
+    class Recorder(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if str(record.msg).startswith("Compiling") and isinstance(record.args, tuple):
                 programs.append(f"{record.args[0]} of {record.args[1]}")
 
-    logger, notes = logging.getLogger("jax._src.interpreters.pxla"), Notes()
-    before = logger.level, logger.propagate
-    logger.addHandler(notes)
+    logger, recorder = logging.getLogger("jax._src.interpreters.pxla"), Recorder()
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(recorder)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
     try:
         yield programs
     finally:
-        logger.removeHandler(notes)
-        logger.setLevel(before[0])
-        logger.propagate = before[1]
+        logger.removeHandler(recorder)
+        logger.setLevel(level)
+        logger.propagate = propagate
 
 
 def same_shape(seconds: float) -> dict[str, Any]:
-    """New data of one shape."""
-    until, held, programs = time.perf_counter() + seconds, list[float](), list[set[str]]()
-    while time.perf_counter() < until or len(held) < 2 * FIRST:
-        with jit() as here:
-            once(60, len(held))
+    """Calibrate new data of one shape."""
+    end, held, programs = time.perf_counter() + seconds, list[float](), list[set[str]]()
+    while time.perf_counter() < end or len(held) < 2 * WARM_UP:
+        with record_compilations() as compiled:
+            calibrate(60, len(held))
         held.append(memory())
-        programs.append(set(here))
-    first, last = max(held[:FIRST]), max(held[-FIRST:])
-    times = Counter(program for some in programs for program in some)
-    assert times, "nothing was seen to be compiled: look at how"
-    most = max(times, key=lambda program: times[program])
+        programs.append(set(compiled))
+    first, last = max(held[:WARM_UP]), max(held[-WARM_UP:])
+    numbers = Counter(program for compiled in programs for program in compiled)
+    assert numbers, "no compilation was recorded: the log messages of JAX may have changed"
+    most_compiled = max(numbers, key=lambda program: numbers[program])
     half = len(programs) // 2
-    found = {
+    measured = {
         "calibrations": len(held),
-        "first": FIRST,
+        "warm_up": WARM_UP,
         "memory_first_mb": round(first),
         "memory_last_mb": round(last),
-        "allowed": GROWTH,
-        "programs": len(times),
-        "programs_in_last_half": len(set().union(*programs[half:]) - set().union(*programs[:half])),
-        "compiled_by_at_most": times[most],
-        "compiled_by_allowed": AGAIN,
+        "max_growth": MAX_GROWTH,
+        "programs": len(numbers),
+        "programs_in_second_half": len(set().union(*programs[half:]) - set().union(*programs[:half])),
+        "most_compilations": numbers[most_compiled],
+        "max_compilations": MAX_COMPILATIONS,
     }
-    assert last < (1 + GROWTH) * first, f"memory grew: {found}"
-    assert times[most] <= AGAIN, f"{most} is compiled again and again: {found}"
-    assert found["programs_in_last_half"] <= LATE * len(times), f"there is no end to new programs: {found}"
-    return found
+    assert last < (1 + MAX_GROWTH) * first, f"memory grew: {measured}"
+    assert numbers[most_compiled] <= MAX_COMPILATIONS, f"{most_compiled} is compiled too often: {measured}"
+    assert measured["programs_in_second_half"] <= MAX_LATE_SHARE * len(numbers), f"new programs late: {measured}"
+    return measured
 
 
 def new_shapes(seconds: float) -> dict[str, Any]:
-    """A number of observations that there has not been yet, every time."""
-    until, held, mapped, forgot = time.perf_counter() + seconds, [], [], 0
+    """Calibrate data with another number of observations every time."""
+    end, held, maps, drops = time.perf_counter() + seconds, [], [], 0
 
-    def clear_caches_if_full(min_interval: float = 0.0) -> bool:
-        nonlocal forgot
-        made = compiled_memory.clear_caches_if_full(SHARE)
-        forgot += made
-        return made
+    def clear_early(*_: Any, **__: Any) -> bool:
+        nonlocal drops
+        cleared = clear_caches_if_full(MAP_SHARE)
+        drops += cleared
+        return cleared
 
-    with patch.object(sys.modules["calibayes.calibrate"], "clear_caches_if_full", clear_caches_if_full):
-        while time.perf_counter() < until or not forgot:
-            once(101 + len(held), len(held))
+    with patch.object(sys.modules["calibayes.calibrate"], "clear_caches_if_full", clear_early):
+        while time.perf_counter() < end or not drops:
+            calibrate(101 + len(held), len(held))
             held.append(memory())
-            mapped.append(maps())
+            maps.append(memory_maps())
     limit = int(Path("/proc/sys/vm/max_map_count").read_text())
-    found = {
+    measured = {
         "calibrations": len(held),
-        "maps_most": max(mapped),
-        "maps_allowed": limit,
-        "share": SHARE,
-        "forgot": forgot,
-        "memory_most_mb": round(max(held)),
+        "most_maps": max(maps),
+        "max_maps": limit,
+        "map_share": MAP_SHARE,
+        "drops": drops,
+        "most_memory_mb": round(max(held)),
     }
-    assert max(mapped) < limit, found
-    return found
+    assert max(maps) < limit, measured
+    return measured
 
 
 PARTS = {"same shape": same_shape, "new shapes": new_shapes}
 
 
 def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--only", choices=PARTS, help="one part; the other stays as it is stored")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--only", choices=PARTS, help="run one part and keep the stored results of the other")
+    parser.add_argument("--out", type=Path, default=RESULTS / "soak.json")
     options = parser.parse_args()
     warnings.simplefilter("ignore", cb.CalibrationWarning)
-    found: dict[str, Any] = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
-    found |= {"device": jax.devices()[0].platform, **versions(), "minutes": options.minutes}
+    stored: dict[str, Any] = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
+    stored |= {"device": jax.devices()[0].platform, **versions(), "minutes": options.minutes}
     for name in [options.only] if options.only else PARTS:
-        found[name] = PARTS[name](30 * options.minutes)
-        print(name, json.dumps(found[name], indent=2), flush=True)
-        options.out.write_text(json.dumps(found, indent=2) + "\n")
+        stored[name] = PARTS[name](30 * options.minutes)
+        print(name, json.dumps(stored[name], indent=2), flush=True)
+        write_json(options.out, stored)
 
 
 if __name__ == "__main__":

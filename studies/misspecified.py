@@ -1,9 +1,9 @@
 """Coverage of the calibrated posterior when the model is misspecified.
 
-Linear regression with four error distributions and three losses; the pair of normal errors and squared loss is correctly
-specified and serves as a control. The parameter to be covered is the minimiser of the population risk. The errors are
-independent of x, or symmetric given x, so it is the line `y = 2 + a + x` with a = 0 for symmetric errors and otherwise
-the root of the expected score, computed by quadrature.
+Linear regression with four error distributions and three losses; the pair of normal errors and squared loss is
+correctly specified and serves as a control. The parameter to be covered is the minimiser of the population risk. The
+errors are independent of x, or symmetric given x, so it is the line `y = 2 + a + x` with a = 0 for symmetric errors and
+otherwise the root of the expected score, computed by quadrature.
 
 The calibrated sets are compared with those of the same posterior at eta = 1 and with Wald sets from the sandwich
 covariance (`calibayes._core.sandwich`).
@@ -105,7 +105,7 @@ def _wald_levels(result: cb.Result, theta: tuple[float, float]) -> dict[str, flo
     calibration = result.calibration
     pool = calibration.iterate.state.pool
     eta = as_float(np.full(pool.particles.risk.shape[0], pool.eta))
-    observed = np.asarray(influences(calibration.solver.target, pool.particles, eta), np.float64)
+    observed = np.asarray(influences(calibration.problem.target, pool.particles, eta), np.float64)
     covariance = observed @ observed.T
     difference = np.array(theta) - np.asarray(pool.particles.theta, np.float64).mean((1, 2))
     distance = difference @ np.linalg.solve(covariance, difference)

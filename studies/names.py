@@ -1,4 +1,4 @@
-"""Names and settings of the studies. This module imports nothing, so that the command line can print its help quickly."""
+"""Names and settings of the studies. This module imports nothing, so that the command line prints its help quickly."""
 
 MEDIAN_REGRESSION = "median regression"
 HEART_DISEASE = "heart disease SVM"

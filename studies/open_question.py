@@ -1,7 +1,7 @@
-"""Which setting gives the paper's eta of 1.1 at N 1,600, and of 0.09 for the SVM?
+"""Variants that might explain the paper's eta of 1.1 at N 1,600, and of 0.09 for the SVM.
 
-The paper does not state its credible region. Each variant differs from our reading of the paper in the way that its name
-states: another region, another point estimate, other data, or a misprinted formula taken literally.
+The paper does not state its credible region. Each variant differs from our reading of the paper in the way that its
+name states: another region, another point estimate, other data, or a misprinted formula taken literally.
 """
 
 from collections.abc import Callable

@@ -134,10 +134,10 @@ def _early_stopping(lines: Sequence[Line]) -> str:
         return ""
     medians = ", ".join(f"{np.median(ratios[n]):.2f} at N {n:,}" for n in sorted(ratios))
     return (
-        f"On the same replicates, eta of GPC-SMC for the box is {medians} times that of transport (medians). The search "
-        "of the paper starts at eta 1 and stops at the first coverage that is near 0.95 by chance, before it reaches the "
-        "solution. A smaller eta gives larger sets, which cover more. For the other regions, where eta is solved for, "
-        "the two methods agree."
+        f"On the same replicates, eta of GPC-SMC for the box is {medians} times that of transport (medians). The "
+        "search of the paper starts at eta 1 and stops at the first coverage that is near 0.95 by chance, before it "
+        "reaches the solution. A smaller eta gives larger sets, which cover more. For the other regions, where eta is "
+        "solved for, the two methods agree."
     )
 
 
@@ -150,9 +150,9 @@ def _undercoverage(lines: Sequence[Line]) -> str:
 *Why coverage is too low for few observations.* `--sampler {ORACLE}` finds the largest eta at which the set contains the
 true parameter, for every data set. One common eta covers 95% if at least 95% of the data sets permit it. Calibration
 solves the same equation with bootstrap replicates and their estimate in place of data sets and the true parameter. If
-the median calibrated eta is above the common eta, the bootstrap is too optimistic. If the coverage as calibrated is below
-the coverage with that median for all data sets, eta is right in the median but varies between data sets, and is large
-where it should be small. Both samplers use the same replicates, so this applies to either. {_shortfalls(table)}
+the median calibrated eta is above the common eta, the bootstrap is too optimistic. If the coverage as calibrated is
+below the coverage with that median for all data sets, eta is right in the median but varies between data sets, and is
+large where it should be small. Both samplers use the same replicates, so this applies to either. {_shortfalls(table)}
 
 {table.markdown()}"""
 
@@ -234,8 +234,8 @@ def _nearest_variants(lines: Sequence[Line]) -> str:
                 )
                 notes = sorted({line.note for line in cell.lines if not line.converged})
                 parts.append(
-                    f"{name} is {cell.problem} ({cell.region}, {cell.number} runs): its ratio to the box corresponds to "
-                    f"an eta of {eta:.3f}, which differs by {100 * np.expm1(abs(np.log(eta / paper_eta))):.0f}%."
+                    f"{name} is {cell.problem} ({cell.region}, {cell.number} runs): its ratio to the box corresponds "
+                    f"to an eta of {eta:.3f}, which differs by {100 * np.expm1(abs(np.log(eta / paper_eta))):.0f}%."
                     + "".join(f' One of its calibrations reported: "{note}".' for note in notes)
                 )
     return " ".join(parts)
@@ -244,12 +244,12 @@ def _nearest_variants(lines: Sequence[Line]) -> str:
 def _misspecified(lines: Sequence[Line]) -> str:
     return f"""## Beyond the paper: misspecified models
 
-`python -m studies misspecified`: the same regression, N 400, with errors that are normal; normal with standard deviation
-0.5 + 0.5 |x|; t with 3 degrees of freedom; or normal with one in ten shifted by 5. Squared loss with normal errors is the
-control, because there eta = 1 gives the likelihood. The parameter to be covered is the minimiser of the population risk.
-The calibrated sets are compared with those of the same posterior at eta = 1 and with Wald sets around the posterior mean
-with the sandwich covariance; both are computed from the draws of the posterior (`calibayes._core.sandwich`), not from a
-separate fit. Lines with the same errors use the same data.
+`python -m studies misspecified`: the same regression, N 400, with errors that are normal; normal with standard
+deviation 0.5 + 0.5 |x|; t with 3 degrees of freedom; or normal with one in ten shifted by 5. Squared loss with normal
+errors is the control, because there eta = 1 gives the likelihood. The parameter to be covered is the minimiser of the
+population risk. The calibrated sets are compared with those of the same posterior at eta = 1 and with Wald sets around
+the posterior mean with the sandwich covariance; both are computed from the draws of the posterior
+(`calibayes._core.sandwich`), not from a separate fit. Lines with the same errors use the same data.
 
 {_ranges(lines)}
 

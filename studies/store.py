@@ -38,9 +38,9 @@ class Line:
     seconds : float
         Wall-clock time.
     timing : str
-        How `seconds` was measured: `cold` if anything was compiled meanwhile, `warm` if not, `shared` if the machine did
-        other work at the same time, `requery` if the calibration continued from that of another region, `failed` if it
-        raised an error, empty if nothing was calibrated.
+        How `seconds` was measured: `cold` if anything was compiled meanwhile, `warm` if not, `shared` if the machine
+        did other work at the same time, `requery` if the calibration continued from that of another region, `failed` if
+        it raised an error, empty if nothing was calibrated.
     note : str
         Message of a calibration that did not converge or issued diagnostics.
     machine : str

@@ -1,4 +1,4 @@
-"""Exact answers to test against: posteriors integrated on a grid, and closed forms."""
+"""Exact reference results: posteriors integrated on a grid, and closed forms."""
 
 import copy
 
@@ -6,10 +6,10 @@ import numpy as np
 
 
 class GridPosterior:
-    """Median regression with two parameters on one grid of (intercept, slope), for many rows of counts.
+    """Posteriors of a median regression with intercept and slope on a grid, for many replicates.
 
-    The grid spans the least-squares fit +- `width` standard errors in rotated coordinates; the flat prior stands in
-    for the paper's N(0, 100^2), which is constant over it to 1e-3.
+    The grid spans the least-squares fit +- `width` standard errors in rotated coordinates. The prior is flat, which
+    approximates the paper's N(0, 100^2) on the grid to 1e-3.
     """
 
     def __init__(self, x, y, counts, points=121, width=9.0):
@@ -26,15 +26,15 @@ class GridPosterior:
         w = np.exp(-eta * (risk - risk.min(1, keepdims=True)))
         return w / w.sum(1, keepdims=True)
 
-    def some_rows(self, n_replicates):
-        """The same for the first rows alone."""
-        some = copy.copy(self)
-        some.counts = self.counts[:n_replicates]
-        return some
+    def first_replicates(self, n_replicates):
+        """Return the same for the first replicates only."""
+        part = copy.copy(self)
+        part.counts = self.counts[:n_replicates]
+        return part
 
     def critical_levels(self, eta, region):
         point = self.weights(eta, self.losses.sum(0, keepdims=True))[0] @ self.theta
-        # A few rows at a time, so that many rows do not ask for much memory.
+        # A hundred replicates at a time, to limit the memory.
         parts = np.array_split(self.counts, -(-len(self.counts) // 100))
         return np.concatenate([self._critical_levels(eta, region, point, part) for part in parts])
 
@@ -42,34 +42,34 @@ class GridPosterior:
         risk = counts @ self.losses
         w = self.weights(eta, risk)
         if region == "hpd":
-            at_point = counts @ (0.5 * np.abs(self.y - self.x @ point))
-            return np.where(risk < at_point[:, None], w, 0).sum(1)
+            point_risk = counts @ (0.5 * np.abs(self.y - self.x @ point))
+            return np.where(risk < point_risk[:, None], w, 0).sum(1)
         if region == "ellipsoid":
             mean = w @ self.theta
             centred = self.theta[None] - mean[:, None]
             cov = np.swapaxes(centred * w[:, :, None], 1, 2) @ centred
             inverse = np.linalg.inv(cov)
             distance = ((centred @ inverse) * centred).sum(-1)
-            at = np.einsum("bk,bkj,bj->b", point - mean, inverse, point - mean)
-            return np.where(distance < at[:, None], w, 0).sum(1)
-        marginal = np.stack([self._level(w, k, point) for k in (0, 1)])
+            point_distance = np.einsum("bk,bkj,bj->b", point - mean, inverse, point - mean)
+            return np.where(distance < point_distance[:, None], w, 0).sum(1)
+        marginal = np.stack([self._marginal_level(w, k, point) for k in (0, 1)])
         if region == "box":
             return marginal.max(0)
         if region == "simultaneous":
-            return np.array([self._joint(w[b], level) for b, level in enumerate(marginal.max(0))])
+            return np.array([self._simultaneous_level(w[b], level) for b, level in enumerate(marginal.max(0))])
         return marginal[region]
 
-    def _level(self, w, k, point):
-        # Linear interpolation of the marginal distribution function at the point, cell by cell. The intercept has but
-        # one value for each line of the grid: without adding those up it would be off by as much as half a cell.
+    def _marginal_level(self, w, k, point):
+        # Interpolates the marginal distribution function linearly at the point. The intercept has one value for each
+        # line of the grid; without adding up a line the result would be wrong by up to half a cell.
         values, line = np.unique(self.theta[:, k], return_inverse=True)
         order = np.argsort(line, kind="stable")
         mass = np.add.reduceat(w[:, order], np.searchsorted(line[order], np.arange(len(values))), axis=1)
         cdf = np.cumsum(mass, 1) - 0.5 * mass
-        below = np.array([np.interp(point[k], values, row) for row in cdf])
+        below = np.array([np.interp(point[k], values, cdf_b) for cdf_b in cdf])
         return np.abs(2 * below - 1)
 
-    def _joint(self, w, level):
+    def _simultaneous_level(self, w, level):
         inside = np.ones(len(w), bool)
         for k in (0, 1):
             order = np.argsort(self.theta[:, k])
@@ -83,10 +83,10 @@ class GridPosterior:
 
 
 def gaussian_location_etas(y, counts, level=0.95):
-    """The learning rates at which Gaussian location intervals reach the level exactly on these counts.
+    """Return the interval of learning rates at which Gaussian location intervals cover at exactly the level.
 
-    On row b the posterior is normal about the weighted mean with variance `1 / (eta n)`, so the row covers while
-    `|mean_b - mean| <= z / sqrt(eta n)`: any eta between those of the two order statistics will do.
+    In replicate b the posterior is normal about the weighted mean with variance `1 / (eta n)`, so it covers while
+    `|mean_b - mean| <= z / sqrt(eta n)`. The interval is between the etas of two adjacent order statistics.
     """
     from scipy.stats import norm
 
@@ -98,7 +98,7 @@ def gaussian_location_etas(y, counts, level=0.95):
 
 
 def gaussian_location_coverage(y, counts, eta, level=0.95):
-    """Coverage of those intervals at a learning rate."""
+    """Return the coverage of Gaussian location intervals at a learning rate."""
     from scipy.stats import norm
 
     distance = np.abs(counts @ y / counts.sum(1) - y.mean())

@@ -1,24 +1,24 @@
-"""A result that nothing was calibrated for."""
+"""A small result for tests that need one, without a calibration."""
 
 from dataclasses import replace
 
 import numpy as np
 
 import calibayes as cb
+from calibayes._core.status import Code, Diagnostic, Severity, Status
 from calibayes.result import Curve, Record
 
 
 def make_result(**changes) -> cb.Result:
-    """Of two parameters; 40 bootstrap rows."""
+    """Return a result with two parameters and 40 replicates, with some of its attributes replaced."""
     draws = np.random.default_rng(0).normal(size=(100, 2))
     record = Record(3, 0.8, 0.95, 200.0, 150.0, 4, 0.3, 1.5, np.zeros((2, 2)))
-    plain = cb.Result(
+    result = cb.Result(
         eta=0.8,
         eta_se=0.02,
         coverage=cb.Coverage(38, 40),
-        converged=True,
-        message="the 0.95 sets cover at 0.95",
-        concerns=[],
+        status=Status.CONVERGED,
+        diagnostics=[],
         trace=[record],
         draws=draws,
         risk=np.zeros(100),
@@ -31,4 +31,11 @@ def make_result(**changes) -> cb.Result:
         settings={"seed": 0},
         versions={},
     )
-    return replace(plain, **changes)
+    return replace(result, **changes)
+
+
+def make_diagnostic(
+    code: Code, severity: Severity = Severity.WARNING, count: int = 0, message: str = "A finding."
+) -> Diagnostic:
+    """Return a diagnostic with a default severity and message."""
+    return Diagnostic(code, severity, count, message)

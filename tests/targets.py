@@ -1,4 +1,4 @@
-"""Small targets with known answers, shared by the tests of kernels and samplers."""
+"""Small targets with known posteriors, shared by the tests of kernels and samplers."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from calibayes._core.target import make_target
 
 
 class Flat:
-    """A uniform prior that does not tell its bounds, so that particles move in the parameter itself."""
+    """Uniform prior that does not state its bounds, so that particles move in the parameter itself."""
 
     def log_prob(self, theta):
         return jnp.where(jnp.abs(theta) < 20, -jnp.log(40.0), -jnp.inf).sum()
@@ -19,34 +19,35 @@ class Flat:
 
 
 def gamma_target(n_replicates=3, n=40, seed=0):
-    """An asymmetric target in closed form: exponential observations with a log-rate parameter.
+    """Return an asymmetric target in closed form: exponential observations with a log-rate parameter.
 
-    The loss `exp(t) y - t` with a flat prior gives exp(t) ~ Gamma(eta * sum(c), rate eta * sum(c y)) on each row.
+    The loss `exp(t) y - t` with a flat prior gives exp(t) ~ Gamma(eta * sum(c), rate eta * sum(c y)) in each replicate.
+    Also returns the sums of the counts c and of c y.
     """
     rng = np.random.default_rng(seed)
     y = rng.exponential(0.5, n)
     counts = rng.multinomial(n, np.full(n, 1 / n), size=n_replicates - 1)
     model = cb.GibbsModel(lambda theta, datum: jnp.exp(theta[0]) * datum - theta[0], Flat(), dim=1)
     target = make_target(model, y, counts, 1)
-    rows = np.concatenate([np.ones((1, n)), counts])
-    return target, rows.sum(1), rows @ y
+    with_data = np.concatenate([np.ones((1, n)), counts])
+    return target, with_data.sum(1), with_data @ y
 
 
 def log_gamma_moments(shape, rate):
-    """Mean, variance and third central moment of the logarithm of a gamma variable."""
+    """Return mean, variance and third central moment of the logarithm of a gamma variable."""
     from scipy.special import digamma, polygamma
 
     return digamma(shape) - np.log(rate), polygamma(1, shape), polygamma(2, shape)
 
 
 def gamma_draws(rng, shape, rate, size):
-    """Exact draws of the target's theta, laid out (1, B, M)."""
+    """Return exact draws of theta of the gamma target, of shape (1, B, M)."""
     draws = rng.gamma(np.asarray(shape)[:, None], 1 / np.asarray(rate)[:, None], (len(shape), size))
     return jnp.asarray(np.log(draws)[None], float)
 
 
 def svm_target(n_replicates=3):
-    """The paper's support vector machine."""
+    """Return the target of the paper's support vector machine."""
     x, y = cb.datasets.heart_disease()
     counts = np.random.default_rng(4).multinomial(len(y), np.full(len(y), 1 / len(y)), size=n_replicates - 1)
     model = cb.GibbsModel(cb.losses.Hinge(), cb.priors.Laplace(scale=10.0))

@@ -106,7 +106,7 @@ def test_default_against_grid(median_problem, region):
 def test_paper_against_grid(median_problem, region, sampler):
     """The grid's coverage at our eta is within 0.015 of 0.95: the stop rule's 0.005 and the levels' error."""
     x, y, counts, grid = median_problem
-    counts, grid = counts[:500], grid.some_rows(500)
+    counts, grid = counts[:500], grid.first_replicates(500)
     model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
     result = cb.calibrate(
         model,
@@ -143,5 +143,5 @@ def test_risks_far_from_zero_keep_their_digits():
 def test_risks_that_have_lost_their_digits_are_refused():
     loss = lambda theta, datum: 1e7 + 0.5 * (datum - theta[0]) ** 2
     model = cb.GibbsModel(loss, cb.priors.Normal(scale=10.0), dim=1)
-    with pytest.raises(ValueError, match="take off the loss what does not depend on theta"):
+    with pytest.raises(ValueError, match="subtract from the loss the part that does not depend on theta"):
         cb.calibrate(model, np.random.default_rng(0).normal(size=40), bootstrap=50, seed=0, progress=False)

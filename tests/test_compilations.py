@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmarks.soak import jit
+from benchmarks.soak import record_compilations
 
 import calibayes as cb
 
@@ -96,12 +96,12 @@ def test_a_function_that_is_made_anew_is_seen_to_be_compiled_again():
     """By the soak: the same name and shapes each time; nothing where nothing is compiled."""
     x, seen = jnp.ones(3), []
     for _ in range(3):
-        with jit() as programs:
+        with record_compilations() as programs:
             jax.jit(lambda v: v + 1)(x)
         seen.append(programs)
     assert seen[0] == seen[1] == seen[2] != []
     assert "<lambda>" in seen[0][0]
     assert "float32[3]" in seen[0][0]
-    with jit() as programs:
+    with record_compilations() as programs:
         x.block_until_ready()
     assert not programs

@@ -149,7 +149,7 @@ def test_tau_must_be_between_0_and_1(kind, tau):
 
 @pytest.mark.parametrize("delta", [0.0, -1.0, np.nan])
 def test_delta_must_be_positive(delta):
-    with pytest.raises(ValueError, match="delta must be positive"):
+    with pytest.raises(ValueError, match="delta must be one positive and finite number"):
         losses.Huber(delta)
 
 

@@ -20,7 +20,8 @@ from calibayes._backend.jit import together
 from calibayes._core.target import make_target
 from calibayes._validate.checks import check_data, check_initial_risk
 from calibayes.cli import app, output, tables
-from calibayes.cli.fit import _columns
+from calibayes.cli.columns import class_target, select_columns
+from calibayes.cli.options import complete_column
 from calibayes.io import to_datatree
 from calibayes.samplers.audit import Audit
 from calibayes.samplers.initial import start_at_prior
@@ -120,22 +121,22 @@ def table():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"target": "y", "columns": "a,y"}, "--columns holds the target 'y'"),
+        ({"target": "y", "columns": "a,y"}, "--columns contains the target 'y'"),
         (
             {"target": "y", "columns": "b", "drop_missing": True},
             "--drop-missing leaves 1 of 5 rows; values are missing",
         ),
-        ({"target": "y", "formula": "a ~ y"}, "--target is y, but the formula is for a"),
-        ({"target": None, "formula": "y ~ 0"}, "nothing to predict from"),
+        ({"target": "y", "formula": "a ~ y"}, "--target is y, but the formula predicts a"),
+        ({"target": None, "formula": "y ~ 0"}, "the model has no predictors"),
     ],
 )
 def test_tables(table, options, said):
     with pytest.raises(ValueError, match=said):
-        tables.select_columns(table, **options)
+        select_columns(table, **options)
 
 
 def test_labels_that_cannot_be_compared():
-    signs, called = tables.class_target(pd.Series(["b", 1, "b"], dtype=object), "y", None)
+    signs, called = class_target(pd.Series(["b", 1, "b"], dtype=object), "y", None)
     assert called == ["1", "b"]
     np.testing.assert_array_equal(signs, [1, -1, 1])
 
@@ -147,7 +148,7 @@ def test_a_table_that_memory_ran_out_for(table, monkeypatch, tmp_path):
         raise MemoryError
 
     monkeypatch.setattr(pd, "read_csv", read)
-    with pytest.raises(ValueError, match=r"t.csv takes more memory than there is"):
+    with pytest.raises(ValueError, match=r"t.csv does not fit into memory"):
         tables.read_table(tmp_path / "t.csv")
 
 
@@ -169,7 +170,7 @@ def test_nothing_to_complete_from_a_file_that_is_not_there():
         params = {"data": "nowhere.csv"}
         args = ()
 
-    assert _columns(Context(), "a") == []
+    assert complete_column(Context(), "a") == []
 
 
 @pytest.mark.parametrize("package", ["pandas", "formulaic", "arviz_base", "numpyro"])
@@ -184,7 +185,7 @@ def test_a_package_that_is_missing_is_named(package, monkeypatch, table):
     monkeypatch.setattr(builtins, "__import__", missing)
     ask = {
         "pandas": lambda: tables.read_table(__import__("pathlib").Path("t.csv")),
-        "formulaic": lambda: tables.select_columns(table, None, formula="y ~ a"),
+        "formulaic": lambda: select_columns(table, None, formula="y ~ a"),
         "arviz_base": lambda: to_datatree(example_results.make_result()),
         "numpyro": lambda: cb.GibbsModel.from_numpyro(lambda x: None, np.ones(3)),
     }

@@ -15,10 +15,11 @@ import example_results
 from calibayes._backend import treefile
 from calibayes._core.particles import UNROLLED, transform
 from calibayes._core.risk import UNROLLED as MANY
+from calibayes._core.status import Status
 from calibayes._core.target import make_target
 from calibayes.cli import app
+from calibayes.cli.columns import Selection, numeric_target
 from calibayes.cli.output import FitSummary, print_summary
-from calibayes.cli.tables import Selection, numeric_target
 from calibayes.design import Design
 from calibayes.estimators import GibbsRegressor
 from calibayes.progress import LiveLine
@@ -74,12 +75,12 @@ def test_an_infinite_target():
 
 
 def test_classes_are_explained(capsys):
-    own = Intervals(["a", "b"], 0.95, np.zeros((2, 2)), np.ones(2), np.ones(2), np.ones(2, bool), ["", ""])
+    own = Intervals(["a", "b"], 0.95, np.zeros((2, 2)), np.ones(2), np.ones(2), [Status.CONVERGED] * 2, [[], []])
     columns = np.random.default_rng(0).normal(size=(30, 2))
     chosen = Selection("sick", None, ["a", "b"], columns, False, None, [])
     design = Design.from_columns(columns, intercept=False)
     print_summary(FitSummary(example_results.make_result(), own, cb.losses.Logistic(), chosen, design, "t.csv", ["no", "yes"], []))
-    assert "A coefficient above zero speaks for yes, below zero for no." in " ".join(capsys.readouterr().out.split())
+    assert "Positive coefficients favour yes, negative ones no." in " ".join(capsys.readouterr().out.split())
 
 
 def test_huber_turns_linear_at_1345_spreads_of_the_residuals(monkeypatch, tmp_path):

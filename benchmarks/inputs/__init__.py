@@ -1,4 +1,4 @@
-"""Bad input in bulk: a right answer, an error that names the argument, or a status that says what is wrong.
+"""Invalid and unusual input in bulk: each call must give a correct answer, an error, or a status that says why not.
 
-python -m benchmarks.inputs [--examples 5000] [--tables 1000] [--runs 400 --minutes 15]
+Run with `python -m benchmarks.inputs [--examples 5000] [--files 1000] [--runs 400 --minutes 15]`.
 """

@@ -1,4 +1,7 @@
-"""Try them all, and store how they ended."""
+"""Try invalid and unusual input in bulk, and store how the calls ended.
+
+python -m benchmarks.inputs [--examples 5000] [--files 1000] [--runs 400 --minutes 15]
+"""
 
 import argparse
 import json
@@ -14,106 +17,128 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy
 
-from benchmarks.inputs import answered, losses, refused, tables
-from benchmarks.inputs.endings import Ending, attempt, no_sampler
-from calibayes.io import versions
+import calibayes as cb
+from benchmarks.common import RESULTS, write_json
+from benchmarks.inputs import files, invalid, losses, unusual
+from benchmarks.inputs.outcome import Outcome, attempt, no_sampler
+from calibayes._backend.versions import versions
 
-RESULTS = Path(__file__).parents[2] / "results" / "inputs.json"
+_SHARE_OF_DATA = 0.6
+"""Share of the time for unusual data; the rest is for user-defined losses, each of which is compiled."""
 
 
-def each(examples: int, strategy: SearchStrategy, judge: Callable[[Any], None]) -> None:
-    """Judge so many examples, always the same ones."""
+def for_each(examples: int, strategy: SearchStrategy[Any], check: Callable[[Any], None]) -> None:
+    """Check a number of examples, the same in every run."""
     quiet = settings(
         max_examples=examples, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
     )
-    quiet(given(strategy)(judge))()
+    quiet(given(strategy)(check))()
 
 
-def refusals(examples: int) -> dict[str, Any]:
-    """Wrong arguments: refused by name, with nothing compiled. How many of each, and the kinds of what was said."""
-    counts: Counter[str] = Counter()
-    said: set[str] = set()
-    with no_sampler():
-        # What any first call compiles, a key and the like.
-        attempt(refused.calibrate)
+def check_invalid(examples: int) -> dict[str, Any]:
+    """Check that invalid arguments raise an error that names them, and that nothing is compiled.
 
-        def judge(bad: refused.Bad) -> None:
-            ending = attempt(bad.call)
-            assert ending.kind == "refused", f"{bad!r}: {ending.kind}, {ending.said}"
-            assert any(word in ending.said for word in bad.words), f"{bad!r}: {ending.said}"
-            assert not ending.jit, f"{bad!r}: {ending.jit} programs were compiled before {ending.said}"
-            counts[bad.argument] += 1
-            said.add(ending.template)
-
-        each(examples, refused.bad_calls(), judge)
-    return {"refused": dict(sorted(counts.items())), "messages": len(said), "compiled": 0}
-
-
-def answers(examples: int, minutes: float = np.inf) -> dict[str, dict[str, int]]:
-    """Odd data and losses: how many of each kind ended how; what is known of an answer was held against it.
-
-    When the time is over, what is left of the examples is left out.
+    Returns
+    -------
+    dict
+        Number of calls per argument, and number of different messages.
     """
-    began = time.perf_counter()
-    usual = answered.run()
+    counts: Counter[str] = Counter()
+    messages: set[str] = set()
+    with no_sampler():
+        # The first call of a process compiles the creation of keys and the like.
+        attempt(invalid.calibrate)
+
+        def check(example: invalid.Invalid) -> None:
+            outcome = attempt(example.call)
+            assert outcome.kind == "rejected", f"{example!r}: {outcome.kind}, {outcome.message}"
+            assert any(word in outcome.message for word in example.words), f"{example!r}: {outcome.message}"
+            assert not outcome.compiled, f"{example!r}: {outcome.compiled} programs compiled before {outcome.message}"
+            counts[example.argument] += 1
+            messages.add(outcome.template)
+
+        for_each(examples, invalid.invalid_calls(), check)
+    return {"rejected": dict(sorted(counts.items())), "messages": len(messages), "compiled": 0}
+
+
+def check_unusual(examples: int, minutes: float = np.inf) -> dict[str, dict[str, int]]:
+    """Calibrate unusual data and user-defined losses, and check answers that are known.
+
+    Parameters
+    ----------
+    examples : int
+        Number of calibrations.
+    minutes : float
+        Time after which the remaining examples are skipped.
+
+    Returns
+    -------
+    dict
+        Number of outcomes by kind of data.
+    """
+    start = time.perf_counter()
+    usual = unusual.run()
     counts: dict[str, Counter[str]] = {}
 
-    def judge(odd: answered.Odd, share: float = 0.6) -> None:
-        if time.perf_counter() > began + 60 * share * minutes:
+    def check(example: unusual.Unusual, share: float) -> None:
+        if time.perf_counter() > start + 60 * share * minutes:
             return
-        ending = attempt(odd.call)
-        assert ending.kind != "wrong", f"{odd!r}: {ending.said}"
-        _require_known(odd, ending, usual)
-        counts.setdefault(odd.kind, Counter())[ending.kind] += 1
+        outcome = attempt(example.call)
+        assert outcome.kind != "wrong", f"{example!r}: {outcome.message}"
+        _require_known_answer(example, outcome, usual)
+        counts.setdefault(example.kind, Counter())[outcome.kind] += 1
 
-    each(examples, answered.odd_calls(), lambda odd: judge(odd))
-    # Each of these is compiled for itself.
-    for odd in losses.own_losses():
-        judge(odd, share=1.0)
+    for_each(examples, unusual.unusual_calls(), lambda example: check(example, _SHARE_OF_DATA))
+    for example in losses.user_losses():
+        check(example, 1.0)
     return {kind: dict(counts[kind]) for kind in sorted(counts)}
 
 
-def _require_known(odd: answered.Odd, ending: Ending, usual: Any) -> None:
-    if odd.same:
-        assert ending.kind == "answer", f"{odd!r}: {ending.said}"
-        assert (ending.result.eta, ending.result.draws.tobytes()) == (usual.eta, usual.draws.tobytes()), repr(odd)
-    if odd.unit is not None:
-        assert ending.kind == "answer", f"{odd!r}: {ending.said}"
-        ratio = ending.result.eta * odd.unit / usual.eta
-        assert abs(ratio - 1) < answered.CLOSE, f"{odd!r}: eta is {ratio:.3f} of what it should be"
+def _require_known_answer(example: unusual.Unusual, outcome: Outcome, usual: cb.Result) -> None:
+    if not example.identical and example.unit is None:
+        return
+    assert outcome.kind == "answer", f"{example!r}: {outcome.message}"
+    result = outcome.result
+    assert result is not None
+    if example.identical:
+        assert (result.eta, result.draws.tobytes()) == (usual.eta, usual.draws.tobytes()), repr(example)
+    if example.unit is not None:
+        ratio = result.eta * example.unit / usual.eta
+        assert abs(ratio - 1) < unusual.TOLERANCE, f"{example!r}: eta is {ratio:.3f} times its known value"
 
 
-def files(examples: int) -> dict[str, int]:
-    """Tables: how many the command refused, and how many it would have fitted."""
+def check_files(examples: int) -> dict[str, int]:
+    """Pass files to the command line; return the number of each outcome."""
     counts: Counter[str] = Counter()
 
-    def judge(table: tuple[str, bytes, list[tuple[str, str]]]) -> None:
+    def check(example: tuple[str, bytes, list[tuple[str, str]]]) -> None:
         with no_sampler():
-            ending = tables.fit(*table)
-        assert ending.kind != "wrong", f"{table!r}: {ending.said}"
-        counts[ending.kind] += 1
+            outcome = files.fit(*example)
+        assert outcome.kind != "wrong", f"{example!r}: {outcome.message}"
+        counts[outcome.kind] += 1
 
-    each(examples, tables.odd_tables(), judge)
+    for_each(examples, files.unusual_files(), check)
     return dict(sorted(counts.items()))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--examples", type=int, default=5000, help="wrong arguments")
-    parser.add_argument("--runs", type=int, default=400, help="odd data that are calibrated")
-    parser.add_argument("--minutes", type=float, default=15.0, help="for those, at most")
-    parser.add_argument("--tables", type=int, default=1000, help="files for the command line")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--examples", type=int, default=5000, help="number of invalid calls")
+    parser.add_argument("--files", type=int, default=1000, help="number of files for the command line")
+    parser.add_argument("--runs", type=int, default=400, help="number of calibrations of unusual data")
+    parser.add_argument("--minutes", type=float, default=15.0, help="time limit for those calibrations")
+    parser.add_argument("--out", type=Path, default=RESULTS / "inputs.json")
     options = parser.parse_args()
-    found: dict[str, Any] = {"device": jax.devices()[0].platform, **versions()}
-    for name, part, number in (
-        ("arguments", refusals, options.examples),
-        ("tables", files, options.tables),
-        ("data", partial(answers, minutes=options.minutes), options.runs),
+    stored: dict[str, Any] = {"device": jax.devices()[0].platform, **versions()}
+    for name, check, number in (
+        ("arguments", check_invalid, options.examples),
+        ("files", check_files, options.files),
+        ("data", partial(check_unusual, minutes=options.minutes), options.runs),
     ):
-        found[name] = part(number)
-        print(name, json.dumps(found[name], indent=2), flush=True)
-    options.out.write_text(json.dumps(found, indent=2) + "\n")
+        stored[name] = check(number)
+        print(name, json.dumps(stored[name], indent=2), flush=True)
+    write_json(options.out, stored)
 
 
 if __name__ == "__main__":

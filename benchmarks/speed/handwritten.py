@@ -1,7 +1,7 @@
-"""The risk of many particles as someone would write it by hand for speed: compiled loops on all cores.
+"""The risk of many particles as handwritten loops, compiled by numba and run on all cores.
 
-Each row is a thread's; particles go by tiles that stay in the first-level cache; observations that a row does not
-hold are skipped, which the engine's fused passes cannot do. The number of parameters is written out by hand.
+Each replicate is processed by one thread and its particles in tiles that fit the first-level cache. Observations with
+count zero are skipped, which the fused passes of the engine cannot do. The loop over parameters is unrolled by hand.
 """
 
 import numba
@@ -13,7 +13,7 @@ _jit = numba.njit(parallel=True, fastmath=True)
 
 @_jit
 def quantile_2(theta, x, y, counts, tau, out):
-    """Check loss with two parameters. theta (K, B, M), counts (B, N), out (B, M)."""
+    """Check loss with two parameters; shapes theta (K, B, M), counts (B, N), out (B, M)."""
     n_replicates, n_particles = out.shape
     for b in numba.prange(n_replicates):
         for start in range(0, n_particles, TILE):
@@ -32,7 +32,7 @@ def quantile_2(theta, x, y, counts, tau, out):
 
 @_jit
 def hinge_8(theta, x, y, counts, out):
-    """Hinge loss with eight parameters."""
+    """Hinge loss with eight parameters; shapes as in `quantile_2`."""
     n_replicates, n_particles = out.shape
     for b in numba.prange(n_replicates):
         for start in range(0, n_particles, TILE):
@@ -66,7 +66,7 @@ def hinge_8(theta, x, y, counts, out):
 
 @_jit
 def chains(values, factor, term, times):
-    """Chains of 16 multiply-adds, many times over each tile of values, which stays in the first-level cache."""
+    """Apply 16 dependent multiply-adds to each value, `times` times; a tile of values stays in the L1 cache."""
     for tile in numba.prange(len(values) // TILE):
         v = values[tile * TILE : (tile + 1) * TILE]
         for _ in range(times):

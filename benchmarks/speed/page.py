@@ -1,181 +1,177 @@
-"""The page about speed: its tables and its plot are rebuilt from what `calibayes bench --json` stored.
-
-Only what stands between two marks is rebuilt; what is written around it stays.
-"""
+"""Tables and plots of docs/performance.md, generated from stored measurements. The text around them is kept."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
-from studies.figures import logarithmic, save
+from matplotlib.axes import Axes
 
-from benchmarks.speed import PARTS, at_scale, tables
-from benchmarks.speed.measured import Measured, Report, load
+from benchmarks.common import Marks
+from benchmarks.speed import PARTS, projection, tables
+from benchmarks.speed.measurement import Measurements, Report, load
+from studies.figures import save, use_log_scale
 
-BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
+MARKS = Marks.named("bench")
 COLOURS = {"N": "#d6604d", "B": "#4c78a8", "M": "#59a14f", "K": "#8c8c8c"}
 
 
 def write(results: Path, docs: Path) -> list[Path]:
-    """The page, and the plots of how time grows."""
+    """Write the page and the plots of scaling; return their paths."""
     reports = {path.stem: load(path) for path in sorted(results.glob("bench_*.json"))}
     if not reports:
-        raise ValueError(f"there is no bench_*.json in {results}: run calibayes bench --json {results}/bench_cpu.json.")
+        command = f"python -m benchmarks.speed --json {results}/bench_cpu.json"
+        raise ValueError(f"there is no bench_*.json in {results}. Run {command} first.")
     docs.mkdir(parents=True, exist_ok=True)
     page = docs / "performance.md"
-    before, after = _around(page)
-    sections = [_report(name, report, docs) for name, report in reports.items()]
-    sections += _on_paper(reports)
-    page.write_text("\n\n".join([f"{before}{BEGIN}", *sections, f"{END}{after}"]))
-    return [page, *(docs / _plot_of(name) for name, report in reports.items() if "scaling" in report.parts)]
-
-
-def _around(page: Path) -> tuple[str, str]:
     if not page.exists():
-        return _HEAD, "\n"
-    before, begun, rest = page.read_text().partition(BEGIN)
-    _, ended, after = rest.partition(END)
-    if not begun or not ended:
-        raise ValueError(f"{page} has no place for the tables: a line {BEGIN} and a line {END}.")
-    return before, after
+        page.write_text(f"{_INTRODUCTION}{MARKS.begin}{MARKS.end}\n")
+    sections = [_report(name, report, docs) for name, report in reports.items()]
+    sections += _projection(reports)
+    page.write_text(MARKS.replace(page, "\n\n" + "\n\n".join(sections) + "\n\n"))
+    return [page, *(docs / _plot_name(name) for name, report in reports.items() if "scaling" in report.parts)]
 
 
-_HEAD = """# Speed
+_INTRODUCTION = """# Speed
 
-Every number here is a ratio of two things measured in one run, in turns, on one machine, unless it is to a second, a
-minute or a size of memory: times alone say more of the machine. The ratio is theirs to ours, so 10 means that ours
-takes a tenth; an aim is the least that we want of it, or the most of a slope. Compilation is counted nowhere but under
-"Cold start". Seconds stand beside, for scale.
+Every number on this page is a ratio of two quantities measured in one run, in turns, on one machine, except where the
+baseline is a fixed time or amount of memory. The ratio is baseline to ours: 10 means that ours takes a tenth. A goal is
+the smallest ratio, or the largest slope, that is aimed at. Compilation is counted only under "Cold start". Absolute
+times are given for scale.
 
-    calibayes bench                                    # minutes; --quick for less, --only engine for one part
-    calibayes bench --json results/bench_cpu.json      # keep what was measured
-    calibayes bench --only large                       # a million observations, which no other run includes
-    make bench-page                                    # rebuild the tables and plots below from what is kept
+    python -m benchmarks.speed                                    # minutes; --quick for less, --only engine for one
+    part python -m benchmarks.speed --json results/bench_cpu.json      # store the measurements python -m
+    benchmarks.speed --only large                       # a million observations; runs only on request make bench-page
+    # write the tables and plots below
 
 """
 
 
 def _report(name: str, report: Report, docs: Path) -> str:
     versions = ", ".join(f"{package} {number}" for package, number in report.versions.items())
-    parts = [f"## On {report.place}\n\nPython packages: {versions}."]
-    for part, words in _WORDS.items():
+    parts = [f"## On {report.device}\n\nPython packages: {versions}."]
+    for part, description in _DESCRIPTIONS.items():
         if part in report.parts:
-            parts.append(_part(words, report.parts[part]))
+            parts.append(_part(description, report.parts[part]))
         if part == "scaling" and part in report.parts:
-            _plot(report.parts[part], docs / _plot_of(name))
-            parts.append(f"![Seconds by size, in logarithms]({_plot_of(name)})")
-    without = [PARTS[part].title.lower() for part in _WORDS if part not in report.parts]
-    parts += [f"Not measured there: {', '.join(without)}."] if without else []
+            _plot(report.parts[part], docs / _plot_name(name))
+            parts.append(f"![Seconds by size, logarithmic axes]({_plot_name(name)})")
+    missing = [PARTS[part].title.lower() for part in _DESCRIPTIONS if part not in report.parts]
+    parts += [f"Not measured on this machine: {', '.join(missing)}."] if missing else []
     return "\n\n".join(parts)
 
 
-def _on_paper(reports: dict[str, Report]) -> list[str]:
-    """What many devices would take, from what one of them took; nothing, if that was not measured."""
+def _projection(reports: dict[str, Report]) -> list[str]:
+    """Return the projection to many devices, if the measurements that it needs are stored."""
     counted = next((report for report in reports.values() if "passes" in report.parts), None)
-    # Where it was run twice, the second time is without compiling.
-    able = [
+    # The second of two runs is without compilation.
+    usable = [
         report
         for report in reports.values()
         if {"large", "algorithms"} <= set(report.parts) and len(report.parts["large"].figures["large"]["seconds"]) > 1
     ]
-    if counted is None or not able:
+    if counted is None or not usable:
         return []
-    report, passes = able[0], counted.parts["passes"].figures["passes"]
+    report, passes = usable[0], counted.parts["passes"].figures["passes"]
     large = report.parts["large"].figures["large"]
     small = min(ratio.ours for ratio in report.parts["algorithms"].ratios)
-    own = at_scale.machine(passes, large["N"], large["seconds"][-1], small)
-    return at_scale.section(report.place, f"{counted.place}, {counted.parts['passes'].made}", own, passes, large["N"])
+    speed = projection.device(passes, large["N"], large["seconds"][-1], small)
+    host = f"{counted.device}, {counted.parts['passes'].date}"
+    return projection.section(report.device, host, speed, passes, large["N"])
 
 
-def _part(words: str, measured: Measured) -> str:
-    every = (tables.ratios(measured.ratios), tables.slopes(measured), tables.roofline(measured))
-    said = [words, *(table.markdown() for table in every if table.rows)]
-    said += ["\n".join(f"- {line}" for line in notes)] if (notes := tables.notes(measured)) else []
-    if "imports" in measured.figures:
-        took = measured.figures["imports"]
-        whole = sum(took.values())
-        shares = ", ".join(f"{package} {seconds / whole:.0%}" for package, seconds in took.items())
-        said.append(f"Of the import's time, by package: {shares}.")
-    if measured.made:
-        said.append(f"Measured {measured.made}.")
-    if measured.quick:
-        said.append("From a quick run, at small sizes.")
-    return "\n\n".join([*said, *(f"Not measured: {line}" for line in measured.skipped)])
+def _part(description: str, measurements: Measurements) -> str:
+    candidates = (tables.ratios(measurements.ratios), tables.slopes(measurements), tables.roofline(measurements))
+    paragraphs = [description, *(table.markdown() for table in candidates if table.rows)]
+    paragraphs += ["\n".join(f"- {line}" for line in notes)] if (notes := tables.notes(measurements)) else []
+    if "imports" in measurements.figures:
+        seconds = measurements.figures["imports"]
+        total = sum(seconds.values())
+        shares = ", ".join(f"{package} {part / total:.0%}" for package, part in seconds.items())
+        paragraphs.append(f"Share of the import time by package: {shares}.")
+    if measurements.date:
+        paragraphs.append(f"Measured {measurements.date}.")
+    if measurements.quick:
+        paragraphs.append("From a quick run with small sizes.")
+    return "\n\n".join([*paragraphs, *(f"Not measured: {line}" for line in measurements.skipped)])
 
 
-_WORDS = {
+_DESCRIPTIONS = {
     "engine": """### Risk engine
 
-One evaluation of the risk of all particles on all rows. By hand: a loop over particles compiled by numba, on all
-cores, with the number of parameters written out, which skips observations that a row does not hold (a third of them;
-the engine cannot). The peak is of multiply-adds in float32, measured; of the engine's operations the last four are no
-such pair. A loss given as `fn(theta, datum)` is the same one, about which nothing is known.
+One evaluation of the risk of all particles on all replicates. The handwritten loop over particles is compiled by numba,
+runs on all cores, has the number of parameters unrolled, and skips observations with count zero (about a third of
+them), which the engine cannot. The peak is the measured rate of float32 multiply-adds; the last four operations of the
+engine per observation are not such pairs. A loss passed as `fn(theta, datum)` computes the same without known
+structure.
 
-Then the roofline: the least time that the operations take at that peak, and the bytes from memory, if every array is
-read or written once (particles, counts, data, risks). What fits into a cache need not come from there at all, so the
-second is no floor for small ones; and a processor's scan moves more, within its caches: see below. What is reached is
-the larger of the two in what it took.""",
+The roofline table gives two lower bounds on the time: the operations at the measured peak, and the memory traffic if
+every array (particles, counts, data, risks) is read or written once. Arrays that fit into a cache need no memory
+traffic, so the second is not a bound for small problems; and the scan of a CPU moves more data within its caches, see
+below.
+Efficiency is the larger bound relative to the measured time.""",
     "algorithms": """### Transport and the paper's algorithms
 
-Whole calibrations of the box, on the same bootstrap rows, with as many particles (the paper has 4,000 for the SVM).
-GPC-MCMC's kernel is `RAM`; two of its iterations are timed, and counted as often as GPC-SMC's search took.""",
-    "peers": """### Transport and what one would otherwise write
+Whole calibrations of the box, on the same bootstrap replicates and with the same number of particles (the paper uses
+4,000 for the SVM). The kernel of GPC-MCMC is `RAM`; two of its iterations are timed, and multiplied by the number of
+iterations of GPC-SMC.""",
+    "peers": """### Transport and general-purpose samplers
 
-Calibration with a general sampler: a chain on every bootstrap row, all rows vmapped, at each learning rate that the
-search tries. To be compared at equal effective size, so the peer's time is *learning rates tried x (warm-up + time of
-the draws x effective size wanted / effective size of the draws)*, and transport's is all of its time, search included.
-Learning rates tried are those of the paper's search on this problem (median over seeds), and the effective size
-wanted is that of the particles from which a row's level is read at the end of transport, all populations that are
-carried there (by weights or by `multi_ess`, the smaller); for chains it is `multi_ess`; all are medians over rows. What
-can be said for the peers is: nothing compiled is counted, nor the sets and their coverage; chains start inside the
-posterior and are given its covariance. What can be said against: a search of theirs could try its first learning rates
-with fewer draws, as transport's does, and the paper's does not.""",
+Calibration with a general-purpose sampler runs a chain on every bootstrap replicate, vmapped over replicates, at each
+learning rate that the search tries. For a comparison at equal effective sample size, the time of a peer is *learning
+rates tried x (warm-up + time of the draws x required effective sample size / effective sample size of the draws)*, and
+that of transport is all of its time, including the search. The learning rates tried are those of the search of the
+paper on this problem (median over seeds). The required effective sample size is that of the particles from which
+transport computes the critical level of a replicate, over all populations that it carries there (by weights or by
+`multi_ess`, whichever is smaller); for chains it is `multi_ess`; all are medians over replicates.
+
+In favour of the peers: compilation is not counted, nor are the credible sets and their coverage; chains start inside
+the posterior and use its covariance. Against them: their search could try its first learning rates with fewer draws, as
+transport does and the paper does not.""",
     "scaling": """### Scaling
 
-Time of one evaluation of the risk, and of a whole calibration by transport, as one size is doubled and the others
-stay; the slope is that of a log-log fit, 1 if time is proportional.""",
+Time of one evaluation of the risk, and of a whole calibration by transport, when one size is doubled and the others are
+fixed. The slope is that of a log-log fit: 1 if time is proportional to the size.""",
     "start": """### Cold start
 
-In fresh processes. Compiled programs are kept by JAX's own cache; the command line turns it on by itself.""",
+In fresh processes. The compilation cache is that of JAX; the command line of calibayes enables it by default.""",
     "large": """### A million observations
 
-Poisson counts, drawn block by block as they are needed and never stored, so that memory is that of the data and the
-particles.""",
+Poisson counts are drawn block by block when they are needed and never stored, so that memory holds the data and the
+particles only.""",
     "memory": """### Memory
 
-The most a process ever held, against the float32 array of every loss of every particle on every row, which the engine
-never makes.""",
+Peak memory of a process, against the float32 array of every loss of every particle on every replicate, which the engine
+never stores.""",
 }
 
 
-def _plot_of(name: str) -> str:
+def _plot_name(name: str) -> str:
     return f"{name.removeprefix('bench_')}_scaling.png"
 
 
-def _plot(measured: Measured, path: Path) -> None:
-    """Seconds against multiples of the first size, a line an axis, with the slope of 1 to compare."""
+def _plot(measurements: Measurements, path: Path) -> None:
+    """Plot seconds against multiples of the smallest size, one line per axis, with a line of slope 1."""
     figure, axes = plt.subplots(1, 2, figsize=(7.0, 3.0))
     for axis, kind, title in zip(axes, ("risk", "calibration"), ("one evaluation", "calibration"), strict=True):
-        lines = [(key[-1], value) for key, value in measured.figures.items() if key.startswith(f"{kind} in ")]
-        _lines(axis, lines)
+        lines = [(key[-1], value) for key, value in measurements.figures.items() if key.startswith(f"{kind} in ")]
+        _draw_lines(axis, lines)
         axis.set_title(title, fontsize=9)
     axes[0].set_ylabel("seconds")
     save(figure, path)
 
 
-def _lines(axis: Any, lines: Sequence[tuple[str, dict[str, Any]]]) -> None:
+def _draw_lines(axis: Axes, lines: Sequence[tuple[str, dict[str, Any]]]) -> None:
     for name, line in lines:
-        times = [size / line["sizes"][0] for size in line["sizes"]]
-        label = f"{name}: {line['slope']:.2f}"
-        axis.plot(times, line["seconds"], marker="o", markersize=3.5, linewidth=1.2, color=COLOURS[name], label=label)
-    first, most = lines[0][1]["seconds"][0], max(len(line["sizes"]) for _, line in lines) - 1
-    axis.plot(
-        [1, 2**most], [first, first * 2**most], color="black", linewidth=0.8, linestyle=":", label="1, to compare"
-    )
+        multiples = [size / line["sizes"][0] for size in line["sizes"]]
+        style: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linewidth": 1.2, "color": COLOURS[name]}
+        axis.plot(multiples, line["seconds"], label=f"{name}: {line['slope']:.2f}", **style)
+    first, doublings = lines[0][1]["seconds"][0], max(len(line["sizes"]) for _, line in lines) - 1
+    reference = [first, first * 2**doublings]
+    axis.plot([1, 2**doublings], reference, color="black", linewidth=0.8, linestyle=":", label="1, for reference")
     axis.set_xscale("log", base=2)
-    logarithmic(axis)
-    axis.set_xticks([2**i for i in range(most + 1)], [f"x {2**i}" for i in range(most + 1)])
+    use_log_scale(axis)
+    axis.set_xticks([2**i for i in range(doublings + 1)], [f"x {2**i}" for i in range(doublings + 1)])
     axis.grid(linewidth=0.4, alpha=0.5)
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(fontsize=7, frameon=False, title="slope", title_fontsize=7)

@@ -1,4 +1,4 @@
-"""The paper's two problems, and how large a benchmark makes them."""
+"""The two problems of the paper and the sizes of the benchmark."""
 
 from typing import NamedTuple
 
@@ -9,29 +9,29 @@ import calibayes as cb
 
 
 class Sizes(NamedTuple):
-    """Of a full run, unless told."""
+    """Sizes of a benchmark run; the defaults are those of a full run."""
 
     quick: bool = False
-    rows: int = 500
+    replicates: int = 500
     particles: int = 1000
     svm_particles: int = 4000
-    """Of GPC-SMC on the SVM, in the paper."""
+    """Particles of GPC-SMC on the SVM in the paper."""
     large: int = 1600
-    """Observations of median regression, where the risk engine runs alone."""
+    """Observations of median regression where the risk engine is measured alone."""
     middle: int = 400
-    """Where there are whole calibrations."""
+    """Observations of median regression in whole calibrations."""
     draws: int = 5000
-    """Of the peers' random walks."""
+    """Draws of the peers' random walks."""
     chain: int = 20_000
-    """Of GPC-MCMC."""
+    """Draws of GPC-MCMC."""
     doublings: int = 2
-    """How far each size is scaled up."""
+    """How often each size is doubled to measure scaling."""
     repeats: int = 7
 
 
 QUICK = Sizes(
     quick=True,
-    rows=100,
+    replicates=100,
     particles=500,
     svm_particles=500,
     large=400,
@@ -44,7 +44,7 @@ QUICK = Sizes(
 
 
 class Data(NamedTuple):
-    """A model and what it is fitted to."""
+    """A model and its data."""
 
     name: str
     model: cb.GibbsModel
@@ -52,23 +52,24 @@ class Data(NamedTuple):
     y: np.ndarray
 
     @property
-    def shape(self) -> str:
+    def description(self) -> str:
         return f"{self.name}, N {len(self.y):,}"
 
 
 def median_regression(n: int, dim: int = 2) -> Data:
-    """The paper's; with more columns, of normal noise."""
+    """Return the median regression of the paper; further columns are normal noise."""
     model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
     x, y = cb.datasets.median_regression(n)
-    more = np.random.default_rng(0).normal(size=(n, max(dim - 2, 0)))
-    return Data("median regression", model, np.column_stack([x, more]), y)
+    noise = np.random.default_rng(0).normal(size=(n, max(dim - 2, 0)))
+    return Data("median regression", model, np.column_stack([x, noise]), y)
 
 
 def heart_disease() -> Data:
+    """Return the support vector machine of the paper."""
     model = cb.GibbsModel(cb.losses.Hinge(), cb.priors.Laplace(scale=10.0))
     return Data("heart disease SVM", model, *cb.datasets.heart_disease())
 
 
-def rows_of(n: int, n_replicates: int, seed: int = 0) -> Int[np.ndarray, "B N"]:
-    """Bootstrap counts, the same for all who are compared."""
+def bootstrap_counts(n: int, n_replicates: int, seed: int = 0) -> Int[np.ndarray, "B N"]:
+    """Return bootstrap counts, the same for all methods that are compared."""
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=n_replicates)

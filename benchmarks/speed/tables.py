@@ -1,53 +1,54 @@
-"""What was measured, as tables for a terminal or a page."""
+"""Tables of the measurements, for a terminal or a page."""
 
 from collections.abc import Sequence
 
-from studies.tables import Table
-
-from benchmarks.speed.measured import Measured, Ratio
+from benchmarks.common import Table
+from benchmarks.speed.measurement import Measurements, Ratio
 
 
 def ratios(measured: Sequence[Ratio]) -> Table:
-    """One comparison a row; what was measured is of this run alone."""
-    return Table(("what", "against", "ratio", "aim", "ours and theirs"), [_row(ratio) for ratio in measured])
+    """Return one row per comparison."""
+    return Table(("case", "baseline", "ratio", "goal", "ours and baseline"), [_row(ratio) for ratio in measured])
 
 
 def _row(ratio: Ratio) -> tuple[str, ...]:
     amounts = f"{ratio.ours:.3g} and {ratio.theirs:.3g} {ratio.unit}"
-    return (ratio.what, ratio.against, f"{ratio.ratio:.3g}", _aim(ratio.wanted, ratio.met), amounts)
+    return (ratio.case, ratio.baseline, f"{ratio.ratio:.3g}", _goal(ratio.goal, ratio.met), amounts)
 
 
-def slopes(measured: Measured) -> Table:
-    """The powers that time grows with."""
+def slopes(measurements: Measurements) -> Table:
+    """Return the exponents of time as a power of size."""
     rows = []
-    for name, figure in measured.figures.items():
+    for name, figure in measurements.figures.items():
         if "slope" in figure:
-            wanted, value = figure["wanted"], figure["slope"]
-            met = None if wanted is None else value <= wanted
+            goal, value = figure["goal"], figure["slope"]
+            met = None if goal is None else value <= goal
             sizes = f"{figure['sizes'][0]:,} to {figure['sizes'][-1]:,}"
-            rows.append((name, sizes, f"{value:.2f}", _aim(wanted, met)))
-    return Table(("time of", "sizes", "slope", "aim"), rows)
+            rows.append((name, sizes, f"{value:.2f}", _goal(goal, met)))
+    return Table(("time of", "sizes", "slope", "goal"), rows)
 
 
-def roofline(measured: Measured) -> Table:
-    """The least time by operations at the peak and by bytes from memory, and the larger in that which it took."""
-    rows, found = [], measured.figures.get("roofline", {"shapes": ()})
-    for roof in found["shapes"]:
-        least = roof["operations"] / roof["peak"], roof["bytes"] / found["bandwidth"]
-        amounts = (f"{roof['operations'] / 1e9:.3g} G", f"{roof['bytes'] / 1e6:.3g} MB")
-        floors = " and ".join(f"{1e3 * seconds:.2g}" for seconds in least) + " ms"
-        took, reached = f"{1e3 * roof['seconds']:.3g} ms", f"{max(least) / roof['seconds']:.0%}"
-        rows.append((roof["what"], *amounts, floors, took, reached))
-    return Table(("what", "operations", "bytes", "least by either", "took", "reached"), rows)
+def roofline(measurements: Measurements) -> Table:
+    """Return the lower bounds on time by operations and by memory traffic, and how near the measured time comes."""
+    rows, figure = [], measurements.figures.get("roofline", {"shapes": ()})
+    for shape in figure["shapes"]:
+        bounds = shape["operations"] / shape["peak"], shape["bytes"] / figure["bandwidth"]
+        amounts = (f"{shape['operations'] / 1e9:.3g} G", f"{shape['bytes'] / 1e6:.3g} MB")
+        bound_texts = " and ".join(f"{1e3 * seconds:.2g}" for seconds in bounds) + " ms"
+        measured, efficiency = f"{1e3 * shape['seconds']:.3g} ms", f"{max(bounds) / shape['seconds']:.0%}"
+        rows.append((shape["case"], *amounts, bound_texts, measured, efficiency))
+    return Table(("case", "operations", "memory traffic", "lower bounds by each", "measured", "efficiency"), rows)
 
 
-def notes(measured: Measured) -> list[str]:
-    """How ratios came about, where there is more to say."""
-    said = [f"{ratio.what}, against {ratio.against}: {ratio.note}." for ratio in measured.ratios if ratio.note]
-    if "roofline" in measured.figures:
-        said.append(f"bytes from memory: {measured.figures['roofline']['bandwidth'] / 1e9:,.0f} GB/s, measured.")
-    return said
+def notes(measurements: Measurements) -> list[str]:
+    """Return how the ratios were obtained, where a note says more than the table."""
+    lines = [
+        f"{ratio.case}, relative to {ratio.baseline}: {ratio.note}." for ratio in measurements.ratios if ratio.note
+    ]
+    if "roofline" in measurements.figures:
+        lines.append(f"Measured memory bandwidth: {measurements.figures['roofline']['bandwidth'] / 1e9:,.0f} GB/s.")
+    return lines
 
 
-def _aim(wanted: float | None, met: bool | None) -> str:
-    return "" if wanted is None else f"{wanted:g}, {'met' if met else 'missed'}"
+def _goal(goal: float | None, met: bool | None) -> str:
+    return "" if goal is None else f"{goal:g}, {'met' if met else 'missed'}"

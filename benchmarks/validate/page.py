@@ -90,8 +90,8 @@ def _invariances(lines: Lines) -> str:
     changes = dict.fromkeys(line["change"] for line in lines)
     rows = [[change, *(cell(by_key[change, sampler]) for sampler in samplers)] for change in changes]
     return (
-        "## Invariance\n\nDifference of eta after an equivalent change of the problem, converted to the original units, "
-        f"with its Monte Carlo standard error in parentheses.\n\n{Table(['change', *samplers], rows).markdown()}"
+        "## Invariance\n\nDifference of eta after an equivalent change of the problem, converted to the original "
+        f"units, with its Monte Carlo standard error in parentheses.\n\n{Table(['change', *samplers], rows).markdown()}"
     )
 
 
@@ -108,9 +108,9 @@ def _known(lines: Lines) -> str:
     ]
     columns = ["region", "level", "calibrated eta", "exact coverage at that eta", "tolerance"]
     return (
-        "## Known answers\n\nThe mean of a bivariate normal: the posterior of every bootstrap replicate is known, and so "
-        "is the coverage of each region at any learning rate. At the calibrated learning rate it should equal the level "
-        f"up to the Monte Carlo error of the particles.\n\n{Table(columns, rows).markdown()}"
+        "## Known answers\n\nThe mean of a bivariate normal: the posterior of every bootstrap replicate is known, and "
+        "so is the coverage of each region at any learning rate. At the calibrated learning rate it should equal the "
+        f"level up to the Monte Carlo error of the particles.\n\n{Table(columns, rows).markdown()}"
     )
 
 

@@ -1,11 +1,11 @@
-"""A calibration by all processes that Slurm or Open MPI started, or just one."""
+"""One calibration in all processes that Slurm or Open MPI started; without an argument, in this process alone."""
 
 import sys
 
 import jax
 
 if len(sys.argv) > 1:
-    jax.distributed.initialize()  # before anything else of JAX
+    jax.distributed.initialize()  # before any other use of JAX
 
 import calibayes as cb
 

@@ -1,4 +1,7 @@
-"""Learning rates for generalized (Gibbs) posteriors whose credible sets cover as often as they say."""
+"""Learning rates of generalized (Gibbs) posteriors, chosen so that credible sets cover as often as they claim.
+
+Start with `GibbsModel`, a loss out of `losses` and a prior out of `priors`, and `calibrate`.
+"""
 
 from calibayes import bootstrap as bootstrap
 from calibayes import datasets as datasets
@@ -15,12 +18,17 @@ from calibayes._backend.warnings import CalibrationWarning as CalibrationWarning
 from calibayes._backend.warnings import CheckpointError as CheckpointError
 from calibayes._backend.warnings import LongRunWarning as LongRunWarning
 from calibayes._backend.warnings import NotConvergedWarning as NotConvergedWarning
+from calibayes._core.curve import Coverage as Coverage
+from calibayes._core.status import Code as Code
+from calibayes._core.status import Diagnostic as Diagnostic
+from calibayes._core.status import Severity as Severity
+from calibayes._core.status import Status as Status
 from calibayes.calibrate import calibrate as calibrate
 from calibayes.calibrate import gpc_mcmc as gpc_mcmc
 from calibayes.calibrate import gpc_smc as gpc_smc
 from calibayes.io import load as load
 from calibayes.model import GibbsModel as GibbsModel
-from calibayes.result import Coverage as Coverage
+from calibayes.result import Intervals as Intervals
 from calibayes.result import Result as Result
 from calibayes.samplers import MCMC as MCMC
 from calibayes.samplers import SMC as SMC
@@ -29,3 +37,42 @@ from calibayes.solve.bracket import Bracket as Bracket
 from calibayes.solve.robbins_monro import RobbinsMonro as RobbinsMonro
 
 __version__ = "0.1.0.dev0"
+
+__all__ = [
+    "MCMC",
+    "SMC",
+    "Bracket",
+    "CalibrationWarning",
+    "CheckpointError",
+    "ClusterError",
+    "Code",
+    "Coverage",
+    "Diagnostic",
+    "GibbsModel",
+    "Intervals",
+    "LongRunWarning",
+    "NotConvergedWarning",
+    "Result",
+    "RobbinsMonro",
+    "Severity",
+    "Status",
+    "Transport",
+    "bootstrap",
+    "calibrate",
+    "datasets",
+    "diagnostics",
+    "gpc_mcmc",
+    "gpc_smc",
+    "interop",
+    "kernels",
+    "load",
+    "losses",
+    "mesh",
+    "plots",
+    "priors",
+    "regions",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

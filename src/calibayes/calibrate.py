@@ -3,8 +3,10 @@
 import time
 from collections.abc import Callable, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
@@ -53,20 +55,20 @@ _CACHE_CHECK_SECONDS = 1.0
 @raise_cluster_errors()
 def calibrate(
     model: GibbsModel,
-    data: Any,
+    data: object,
     *,
     level: float = 0.95,
     region: str | Region = "hpd",
     sampler: str | Sampler = "auto",
     search: Search | None = None,
-    bootstrap: Any = None,
+    bootstrap: object = None,
     estimate: str | Callable[..., Any] = "mean",
     eta_init: float | None = None,
     tolerance: float = 0.005,
     max_iterations: int = 100,
-    draws: Any = None,
+    draws: object = None,
     names: Sequence[str] | None = None,
-    seed: Any = 0,
+    seed: object = 0,
     progress: bool = True,
     checkpoint: str | PathLike[str] | None = None,
 ) -> Result:
@@ -209,7 +211,7 @@ def calibrate(
     ).result()
 
 
-def gpc_smc(model: GibbsModel, data: Any, *, seed: Any = 0, n_particles: int = 1000, **options: Any) -> Result:
+def gpc_smc(model: GibbsModel, data: object, *, seed: object = 0, n_particles: int = 1000, **options: Any) -> Result:
     """Run generalized posterior calibration by sequential Monte Carlo with the paper's settings (figure 3).
 
     Parameters
@@ -240,7 +242,13 @@ def gpc_smc(model: GibbsModel, data: Any, *, seed: Any = 0, n_particles: int = 1
 
 
 def gpc_mcmc(
-    model: GibbsModel, data: Any, *, seed: Any = 0, n_draws: int = 20_000, kernel: Kernel | None = None, **options: Any
+    model: GibbsModel,
+    data: object,
+    *,
+    seed: object = 0,
+    n_draws: int = 20_000,
+    kernel: Kernel | None = None,
+    **options: Any,
 ) -> Result:
     """Run generalized posterior calibration by MCMC with the paper's settings (figure 1).
 
@@ -307,7 +315,7 @@ def _as_search(search: Search | None, sampler: Sampler) -> Search:
     return search
 
 
-def _call(model: GibbsModel, observations: Observations, replicates: Any) -> dict[str, Any]:
+def _call(model: GibbsModel, observations: Observations, replicates: object) -> dict[str, Any]:
     """Return the parts of a call that its result depends on, by the names that an error message uses."""
     return {
         "data": observations.data,
@@ -319,15 +327,14 @@ def _call(model: GibbsModel, observations: Observations, replicates: Any) -> dic
 
 
 def _open_checkpoint(
-    path: Any, max_iterations: int, user_objects: tuple[Any, ...], parts: dict[str, Any]
+    path: Path | None, max_iterations: int, user_objects: tuple[object, ...], parts: dict[str, Any]
 ) -> Checkpoint:
     """Open the checkpoint, and check that all processes make the same call."""
     if path is None and jax.process_count() == 1:
         return Checkpoint()
     digests = fingerprint(parts)
-    modules = {
-        type(node).__module__ for user_object in user_objects for node in (user_object, *vars(user_object).values())
-    }
+    parts_of_objects = [part for user_object in user_objects for part in (user_object, *vars(user_object).values())]
+    modules = {type(part).__module__ for part in parts_of_objects if isinstance(part, eqx.Module)}
     saved = Checkpoint(path, digests, max_iterations, frozenset(modules))
     agree(digests | {"max_iterations": str(max_iterations), "checkpoint": saved.loaded_checksum})
     return saved

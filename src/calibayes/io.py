@@ -6,16 +6,15 @@ the particles on the bootstrap replicates, so methods of a loaded result that ne
 """
 
 import json
-import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from calibayes._backend.distributed import leads
+from calibayes._backend.versions import versions
 from calibayes._core.curve import Coverage, Curve
 from calibayes._core.status import Code, Diagnostic, Severity, Status
 from calibayes.regions import REGIONS, Interval, Linear, NamedRegion, Region
@@ -154,7 +153,7 @@ def to_datatree(result: Result) -> Any:
     if result.kept is not None:
         datasets["intervals"].attrs = {
             "status": json.dumps([status.name for status in result.kept.status]),
-            "diagnostics": json.dumps([_encode(diagnostics) for diagnostics in result.kept.diagnostics]),
+            "diagnostics": json.dumps([encode_diagnostics(diagnostics) for diagnostics in result.kept.diagnostics]),
         }
     return DataTree.from_dict(datasets)
 
@@ -208,8 +207,8 @@ def _attributes(result: Result) -> dict[str, Any]:
         "coverage": float(result.coverage),
         "n_replicates": result.coverage.n_replicates,
         "status": result.status.name,
-        "diagnostics": json.dumps(_encode(result.diagnostics)),
-        "groups": result.curve.n_groups,
+        "diagnostics": json.dumps(encode_diagnostics(result.diagnostics)),
+        "n_groups": result.curve.n_groups,
         "settings": json.dumps(_settings(result)),
         **result.versions,
     }
@@ -223,18 +222,6 @@ def _settings(result: Result) -> dict[str, str]:
 
     text = {name: repr(value) for name, value in result.settings.items()}
     return text if result.model is None else text | {"model": model_source(result.model, len(result.names))}
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of calibayes, JAX, NumPy and Python that are running."""
-    from calibayes import __version__
-
-    return {
-        "calibayes_version": __version__,
-        "jax_version": jax.__version__,
-        "numpy_version": np.__version__,
-        "python_version": platform.python_version(),
-    }
 
 
 def from_datatree(tree: Any) -> Result:
@@ -256,11 +243,11 @@ def from_datatree(tree: Any) -> Result:
         eta_se=float(attrs["eta_se"]),
         coverage=Coverage(round(float(attrs["coverage"]) * n_replicates), n_replicates),
         status=Status[attrs["status"]],
-        diagnostics=_decode(json.loads(attrs["diagnostics"])),
+        diagnostics=_decode_diagnostics(json.loads(attrs["diagnostics"])),
         trace=_trace(tree["trace"]),
         draws=posterior["theta"].values[0],
         risk=tree["sample_stats"]["risk"].values[0],
-        curve=_curve(tree["curve"], bootstrap, level, int(attrs["groups"])),
+        curve=_curve(tree["curve"], bootstrap, level, int(attrs["n_groups"])),
         estimate=tree["estimate"]["theta"].values,
         level=level,
         names=names,
@@ -272,13 +259,13 @@ def from_datatree(tree: Any) -> Result:
     )
 
 
-def _curve(curve: Any, bootstrap: Any, level: float, groups: int) -> Curve:
+def _curve(curve: Any, bootstrap: Any, level: float, n_groups: int) -> Curve:
     return Curve(
         etas=curve["learning_rate"].values,
         critical_levels=curve["critical_level"].values,
         ess=curve["ess"].values,
         level=level,
-        n_groups=groups,
+        n_groups=n_groups,
         in_groups=bootstrap["critical_level"].values if "critical_level" in bootstrap else None,
     )
 
@@ -303,11 +290,12 @@ def _intervals(intervals: Any, names: list[str], level: float) -> Intervals:
         eta=intervals["eta"].values,
         eta_se=intervals["eta_se"].values,
         status=[Status[name] for name in json.loads(intervals.attrs["status"])],
-        diagnostics=[_decode(entries) for entries in json.loads(intervals.attrs["diagnostics"])],
+        diagnostics=[_decode_diagnostics(entries) for entries in json.loads(intervals.attrs["diagnostics"])],
     )
 
 
-def _encode(diagnostics: Iterable[Diagnostic]) -> list[dict[str, Any]]:
+def encode_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[dict[str, Any]]:
+    """Return diagnostics as JSON data."""
     return [
         {
             "code": diagnostic.code.value,
@@ -319,7 +307,7 @@ def _encode(diagnostics: Iterable[Diagnostic]) -> list[dict[str, Any]]:
     ]
 
 
-def _decode(entries: Iterable[dict[str, Any]]) -> list[Diagnostic]:
+def _decode_diagnostics(entries: Iterable[dict[str, Any]]) -> list[Diagnostic]:
     return [
         Diagnostic(Code(entry["code"]), Severity[entry["severity"]], int(entry["count"]), str(entry["message"]))
         for entry in entries

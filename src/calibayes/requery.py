@@ -91,7 +91,7 @@ class Inputs:
     """
 
     model: GibbsModel
-    data: Any
+    data: object
     observations: PyTree[np.ndarray]
     names: Sequence[str]
     bootstrap: Bootstrap | None
@@ -145,7 +145,7 @@ class Calibration:
     computed_intervals: dict[float, Intervals] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def with_reparametrization(
-        self, reparametrization: Reparametrization, data: Any, settings: dict[str, Any]
+        self, reparametrization: Reparametrization, data: object, settings: dict[str, Any]
     ) -> "Calibration":
         """Return the calibration with parameters reported in other coordinates, in which `data` are the data."""
         settings = self.inputs.settings | settings
@@ -214,7 +214,7 @@ class Calibration:
         return replace(iterate, diagnostics=(*inherited, *iterate.diagnostics))
 
     @raise_cluster_errors()
-    def intervals(self, level: float | None, of: Any) -> Intervals:
+    def intervals(self, level: float | None, of: object) -> Intervals:
         """Return equal-tailed intervals of linear combinations, each at the eta that calibrates that interval."""
         level = self.problem.level if level is None else level
         check_level(level, self.iterate.coverage.n_replicates)
@@ -243,7 +243,7 @@ class Calibration:
             self.computed_intervals[level] = intervals
         return intervals
 
-    def _combinations(self, of: Any) -> tuple[Float[np.ndarray, "R K"], Float[np.ndarray, " R"]]:
+    def _combinations(self, of: object) -> tuple[Float[np.ndarray, "R K"], Float[np.ndarray, " R"]]:
         """Return the requested combinations of sampled parameters, and constants to add."""
         dim, mapping = self.problem.target.dim, self.inputs.reparametrization
         vectors = np.eye(dim) if of is None else np.asarray(of, float)
@@ -324,7 +324,7 @@ class Calibration:
         return draws if mapping is None else mapping.apply(draws)
 
     @raise_cluster_errors()
-    def level_of(self, theta: Any, eta: float | None) -> float:
+    def level_of(self, theta: object, eta: float | None) -> float:
         """Return the smallest level at which the set on the data contains a point."""
         target = self.problem.target
         point = np.asarray(theta, float)
@@ -351,7 +351,7 @@ class Calibration:
         return particles
 
     @raise_cluster_errors()
-    def validate(self, bootstrap: Any, seed: Any) -> Coverage:
+    def validate(self, bootstrap: object, seed: object) -> Coverage:
         """Return the coverage at eta on replicates that had no part in choosing it."""
         inputs, problem = self.inputs, self.problem
         if bootstrap is None:

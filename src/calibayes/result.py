@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy.typing import DTypeLike
 
 from calibayes._core.curve import Coverage as Coverage
 from calibayes._core.curve import Curve
@@ -85,7 +86,7 @@ class Intervals:
         columns = {"low": self.bounds[:, 0], "high": self.bounds[:, 1], "eta": self.eta, "eta_se": self.eta_se}
         return pd.DataFrame(columns | {"converged": self.converged}, index=pd.Index(self.names, name="parameter"))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.bounds, dtype=dtype)
 
     def __repr__(self) -> str:
@@ -166,7 +167,7 @@ class Result:
     settings: dict[str, Any] = field(repr=False)
     versions: dict[str, str] = field(repr=False)
     model: GibbsModel | None = field(repr=False, default=None)
-    data: Any = field(repr=False, default=None)
+    data: object = field(repr=False, default=None)
     counts: Float[np.ndarray, "B N"] | None = field(repr=False, default=None)
     calibration: "Calibration | None" = field(repr=False, compare=False, default=None)
     """The particles, which answer further questions; dropped when the result is pickled or saved."""
@@ -211,7 +212,7 @@ class Result:
         """
         return self._require_calibration().at(level, region)
 
-    def intervals(self, level: float | None = None, of: Any = None) -> "Intervals":
+    def intervals(self, level: float | None = None, of: object = None) -> "Intervals":
         """Return the interval of each parameter, calibrated at its own learning rate.
 
         One joint eta does not calibrate every marginal interval: `marginal_intervals` are the joint posterior's.
@@ -264,7 +265,7 @@ class Result:
         """
         return self._require_calibration().posterior(eta)
 
-    def level_of(self, theta: Any, eta: float | None = None) -> float:
+    def level_of(self, theta: object, eta: float | None = None) -> float:
         """Return the smallest level at which the credible set on the data contains `theta`.
 
         The set at `level` contains it if this is at most `level`.
@@ -287,7 +288,7 @@ class Result:
         """
         return self._require_calibration().level_of(theta, eta)
 
-    def validate(self, bootstrap: Any = None, seed: Any = None) -> Coverage:
+    def validate(self, bootstrap: object = None, seed: object = None) -> Coverage:
         """Return the coverage of the sets at eta on fresh bootstrap replicates.
 
         On the replicates that eta was calibrated on, coverage equals `level` by construction.

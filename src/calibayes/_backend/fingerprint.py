@@ -1,8 +1,8 @@
-"""What a value is, in 64 letters that another process finds again: numbers by their bytes, functions by their code.
+"""Digests of values that are the same in every process: numbers by their bytes, functions by their code.
 
-Functions are taken apart as `calibayes._backend.functions` compares them: bytecode, constants, and the values they see. What
-comes from an installed package is its name; a class, function or module of the user's own is its code. Objects are
-their class and their attributes; those without any, which cannot be looked into, their class alone.
+Functions are compared as in `calibayes._backend.functions`: by bytecode, constants and captured values. A class,
+function or module of an installed package is represented by its name, and one of the user's own by its code. An object
+is represented by its class and its attributes; one without attributes by its class alone.
 """
 
 from collections.abc import Iterator
@@ -22,24 +22,25 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range, s
 
 
 def digest(value: Any) -> str:
-    """The same for the same value, in whatever process."""
+    """Return a digest of 64 hexadecimal digits, which is the same for equal values in any process."""
     return _hash(value, ()).hex()
 
 
-def _hash(value: Any, within: tuple[int, ...]) -> bytes:
-    if id(value) in within:
+def _hash(value: Any, ancestors: tuple[int, ...]) -> bytes:
+    """Return the digest of a value; `ancestors` are the ids of the values that contain it, to detect cycles."""
+    if id(value) in ancestors:
         return b"itself"
     if isinstance(value, _PLAIN):
         return sha256(f"{type(value).__name__} {value!r}".encode()).digest()
-    whole = sha256(type(value).__name__.encode())
+    total = sha256(type(value).__name__.encode())
     for part in _parts(value):
-        inner = part if isinstance(part, bytes) else _hash(part, (*within, id(value)))
-        whole.update(len(inner).to_bytes(8, "little") + inner)
-    return whole.digest()
+        inner = part if isinstance(part, bytes) else _hash(part, (*ancestors, id(value)))
+        total.update(len(inner).to_bytes(8, "little") + inner)
+    return total.digest()
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """What tells a value from others of its type: bytes, or values to be looked into."""
+    """Yield the parts that distinguish a value from others of its type: bytes, or values to be hashed in turn."""
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         yield from _array(value)
     elif isinstance(value, tuple | list):

@@ -30,13 +30,13 @@ _MAGIC = b"calibayes checkpoint 6\n"
 _DTYPES = ("bool", "int8", "int32", "int64", "uint8", "uint32", "uint64", "float32", "float64")
 _PACKAGE = __name__.partition(".")[0]
 
-Replace = Callable[[Any], Any]
+Replace = Callable[[object], object]
 """Function that returns a storable stand-in for an object that must not be stored itself, or None to store it."""
 Restore = Callable[[Any], Any]
 """Function that returns the object for its stand-in."""
 
 
-def write(path: Path, header: dict[str, Any], tree: Any, trusted: Collection[str], replace: Replace) -> None:
+def write(path: Path, header: dict[str, Any], tree: object, trusted: Collection[str], replace: Replace) -> None:
     """Write the whole file, or leave the old one as it was.
 
     Parameters
@@ -80,7 +80,7 @@ def write(path: Path, header: dict[str, Any], tree: Any, trusted: Collection[str
         raise
 
 
-def read(path: Path, trusted: Collection[str]) -> tuple[dict[str, Any], Callable[[Restore], Any]]:
+def read(path: Path, trusted: Collection[str]) -> tuple[dict[str, Any], Callable[[Restore], object]]:
     """Return the header, and a function that builds the tree given the restorer of stand-ins.
 
     Raises
@@ -97,7 +97,7 @@ def read(path: Path, trusted: Collection[str]) -> tuple[dict[str, Any], Callable
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         raise CheckpointError(damaged) from error
 
-    def build(restore: Restore) -> Any:
+    def build(restore: Restore) -> object:
         built: list[Any] = []
         try:
             for node in nodes:
@@ -151,7 +151,7 @@ class _Flattened:
         self.arrays: list[np.ndarray] = []
         self._known: dict[int, tuple[int, Any]] = {}
 
-    def add(self, value: Any) -> int:
+    def add(self, value: object) -> int:
         """Return the number of the value's node."""
         if id(value) in self._known:
             return self._known[id(value)][0]
@@ -212,9 +212,13 @@ def _build(
         cls = _find_class(rest[0], trusted)
         if cls is None:
             raise ValueError(f"{rest[0]} is not a class of a trusted module.")
-        if kind == "enum":
-            return cls[rest[1]]  # type: ignore[index]
-        return cls.__new__(cls, *rest[1:]) if kind == "new" else _record(cls, [built[i] for i in rest[1:]])
+        if kind == "enum" and issubclass(cls, Enum):
+            return cls[rest[1]]
+        if kind == "record":
+            return _record(cls, [built[i] for i in rest[1:]])
+        if kind == "new" and hasattr(cls, "__getnewargs__"):
+            return cls.__new__(cls, *rest[1:])
+        raise ValueError(f"{rest[0]} is not stored as a node of kind {kind!r}.")
     array = arrays[rest[0]]
     if kind == "key":
         return jax.random.wrap_key_data(jnp.array(array), impl="threefry2x32")
@@ -226,14 +230,17 @@ def _build(
 
 
 def _find_class(name: str, trusted: Collection[str]) -> Any:
-    """Return the class of that name if its module is trusted and already imported; else None."""
+    """Return the class of that name if it is defined in a module that is trusted and already imported; else None.
+
+    A class that such a module only imports, as in `calibayes.result:np.memmap`, is not one of its own.
+    """
     module_name, _, qualified = name.partition(":")
     if module_name.partition(".")[0] != _PACKAGE and module_name not in trusted:
         return None
     value: Any = sys.modules.get(module_name)
     for part in qualified.split("."):
         value = getattr(value, part, None)
-    return value if isinstance(value, type) else None
+    return value if isinstance(value, type) and f"{value.__module__}:{value.__qualname__}" == name else None
 
 
 def _fields(cls: type) -> tuple[str, ...] | None:

@@ -1,17 +1,28 @@
-r"""How far to trust Markov chains, importance weights and populations of particles.
+r"""Convergence diagnostics of Markov chains, importance weights and populations of particles.
 
-`multi_ess` is Vats, Flegal and Jones' (Biometrika 106, 2019): $n\,(|\Lambda| / |\Sigma|)^{1/K}$, with $\Lambda$ the
-covariance of the draws and $\Sigma$ that of their mean times n, by batch means of size $\lfloor\sqrt n\rfloor$.
-`min_ess` is the smallest of the K effective sizes $n / \tau_k$, with $\tau_k$ the integrated autocorrelation time
-by Geyer's initial monotone sequence (Statistical Science 7, 1992).
+*Chains.* `multi_ess` is the multivariate effective sample size of Vats, Flegal and Jones (2019),
+$n\,(|\Lambda| / |\Sigma|)^{1/K}$, where $\Lambda$ is the covariance of the draws and $\Sigma$ that of their mean times
+$n$, estimated by batch means of size $\lfloor\sqrt n\rfloor$. `min_ess` is the smallest of the K univariate effective
+sample sizes $n / \tau_k$, where the integrated autocorrelation time $\tau_k$ is estimated by Geyer's (1992) initial
+monotone sequence.
 
-`pareto_k` is the shape of the tail of importance weights: moments of them of order 1 / k and above do not exist, and
-past `pareto_k_limit` no practical number of draws makes up for it (Vehtari, Simpson, Gelman, Yao and Gabry, Journal
-of Machine Learning Research 25, 2024). `r_hat` and `population_ess` compare populations run independently of each
-other, which shows what no population can know of itself: that they disagree.
+*Importance weights.* `pareto_k` is the shape of the tail of the weights: their moments of order $1 / k$ and above do
+not exist, and above `pareto_k_limit` no practical number of draws is sufficient (Vehtari et al. 2024).
+
+*Populations.* `r_hat` and `population_ess` compare populations that were sampled independently of each other, which
+reveals errors that cannot be seen within a single population.
+
+References
+----------
+Geyer (1992), Practical Markov chain Monte Carlo, Statistical Science 7.
+Vats, Flegal and Jones (2019), Multivariate output analysis for Markov chain Monte Carlo, Biometrika 106.
+Vehtari, Simpson, Gelman, Yao and Gabry (2024), Pareto smoothed importance sampling, JMLR 25.
+Zhang and Stephens (2009), A new and efficient estimation method for the generalized Pareto distribution,
+Technometrics 51.
 """
 
 import math
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,26 +34,66 @@ from jaxtyping import Array, Float
 from calibayes._backend.linalg import cholesky, lower_inverse
 from calibayes._core.particles import factor
 
-_ROWS = 64
-_NUMBERS = 2**24
-"""That a GPU may hold at once for tails of weights."""
+
+@dataclass(frozen=True)
+class ConvergenceConfig:
+    """Tuning constants of the diagnostics. They affect time and memory only."""
+
+    pareto_batch: int = 64
+    """Number of replicates whose Pareto k is computed at a time on a CPU, so that any number of replicates uses one
+    compiled program. Order-of-magnitude choice."""
+    max_gpu_numbers: int = 2**24
+    """Number of floats that the grid of the Pareto fit may take at a time on a GPU: 128 MiB in float64.
+    Order-of-magnitude choice."""
+
+
+CONFIG = ConvergenceConfig()
+
+_MIN_CHAIN_LENGTH = 16
+"""Shortest chain whose effective sample size is computed: four batches of four draws."""
+_MIN_TAIL = 5
+"""Smallest number of distinct tail weights to which a generalized Pareto distribution is fitted, as in PSIS."""
 
 
 def multi_ess(chain: Float[np.ndarray, "R K"]) -> float:
-    """Multivariate effective sample size of a chain, a draw a row."""
-    chain = _checked(chain)
+    """Return the multivariate effective sample size of a Markov chain.
+
+    Parameters
+    ----------
+    chain : ndarray of shape (R, K)
+        R draws of K parameters, with R at least 16 and above 2 K^2.
+
+    Returns
+    -------
+    float
+        Effective sample size; 0 if a parameter does not move.
+
+    Raises
+    ------
+    ValueError
+        If the chain is too short or not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibayes.diagnostics import multi_ess
+    >>> chain = np.random.default_rng(0).normal(size=(4000, 2))
+    >>> 2500 < multi_ess(chain) < 6000
+    True
+    """
+    chain = _check_chain(chain)
     return float(batch_means_ess(jnp.asarray(chain - chain.mean(0), float)))
 
 
 @jax.jit
 def batch_means_ess(chain: Float[Array, "R K"]) -> Float[Array, ""]:
-    """`multi_ess` of a checked chain, for use inside compiled code. Zero for a chain that does not move."""
+    """Return `multi_ess` of a chain without checks, for use in compiled code; 0 for a chain that does not move."""
     n, dim = chain.shape
     size = int(n**0.5)
     n_batches = n // size
-    # What does not move is zero then, to the last digit.
+    # A parameter that does not move becomes exactly zero.
     chain = chain - chain[:1]
-    # No linear map changes the ratio: one that makes the draws all but uncorrelated leaves digits for it.
+    # The ratio of determinants is invariant to linear maps. Whitening keeps both matrices well conditioned.
     chain = _product(chain - chain.mean(0)[None], lower_inverse(factor(_covariance(chain)[None]))[0].T)
     kept = chain[n - n_batches * size :]
     batches = kept.reshape(n_batches, size, dim).mean(1)
@@ -50,6 +101,211 @@ def batch_means_ess(chain: Float[Array, "R K"]) -> Float[Array, ""]:
     roots = jnp.diagonal(cholesky(both), axis1=1, axis2=2)
     log_ratio = 2 * (jnp.log(roots[0]) - jnp.log(roots[1])).sum()
     return jnp.nan_to_num(n * jnp.exp(log_ratio / dim), nan=0.0)
+
+
+def min_ess(chain: Float[np.ndarray, "R K"]) -> float:
+    """Return the smallest effective sample size over the parameters of a Markov chain.
+
+    Parameters
+    ----------
+    chain : ndarray of shape (R, K)
+        R draws of K parameters, with R at least 16 and above 2 K^2.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        If the chain is too short or not finite, or if a parameter does not move.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibayes.diagnostics import min_ess
+    >>> chain = np.cumsum(np.random.default_rng(0).normal(size=(4000, 2)), axis=0)
+    >>> min_ess(chain) < 100
+    True
+    """
+    chain = _check_chain(chain)
+    return float(min(len(chain) / _autocorrelation_time(column) for column in chain.T))
+
+
+def pareto_k(log_weights: Float[np.ndarray | Array, "B M"]) -> Float[np.ndarray, " B"]:
+    """Return the Pareto k-hat of the importance weights of each replicate.
+
+    A generalized Pareto distribution is fitted to the excess of the ceil(min(M / 5, 3 sqrt(M))) largest weights over
+    the next largest weight. Weights equal to that one are left out.
+
+    Parameters
+    ----------
+    log_weights : array of shape (B, M)
+        Logarithms of the weights, up to a constant per replicate.
+
+    Returns
+    -------
+    ndarray of shape (B,)
+        Shape k of each replicate. Minus infinity for constant weights, which have no tail. Plus infinity if fewer than
+        five distinct weights are left to fit, if all weights are zero, or if one is NaN.
+
+    Raises
+    ------
+    ValueError
+        If `log_weights` has the wrong shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibayes.diagnostics import pareto_k
+    >>> log_weights = np.random.default_rng(0).exponential(size=(1, 2000))  # Pareto with k = 1
+    >>> 0.7 < pareto_k(log_weights)[0] < 1.3
+    True
+    """
+    log_weights = log_weights if isinstance(log_weights, jax.Array) else np.asarray(log_weights)
+    if log_weights.ndim != 2 or log_weights.shape[1] < 2:
+        raise ValueError(
+            f"log_weights must be (replicates, draws), with at least 2 draws; got shape {log_weights.shape}."
+        )
+    n_draws = log_weights.shape[1]
+    size = math.ceil(min(n_draws / 5, 3 * math.sqrt(n_draws))) + 1
+    with jax.enable_x64(True):
+        if isinstance(log_weights, jax.Array) and jax.default_backend() != "cpu":
+            return np.asarray(_pareto_k(log_weights, size))
+        # On a CPU, NumPy finds the largest weights faster than JAX.
+        tails = np.partition(np.asarray(log_weights), n_draws - size, axis=1)[:, -size:]
+        batch = CONFIG.pareto_batch
+        padded = np.concatenate([tails, np.zeros((-len(tails) % batch, size), tails.dtype)])
+        parts = [np.asarray(_pareto_k(padded[i : i + batch], size)) for i in range(0, len(padded), batch)]
+        return np.concatenate([*parts, np.empty(0)])[: len(tails)]
+
+
+def pareto_k_limit(size: int) -> float:
+    """Return the largest Pareto k-hat at which importance weights are reliable.
+
+    Parameters
+    ----------
+    size : int
+        Number of draws, at least 2.
+
+    Returns
+    -------
+    float
+        min(1 - 1 / log10(size), 0.7), after Vehtari et al. (2024).
+
+    Examples
+    --------
+    >>> from calibayes.diagnostics import pareto_k_limit
+    >>> pareto_k_limit(100), pareto_k_limit(10_000)
+    (0.5, 0.7)
+    """
+    if size < 2:
+        raise ValueError(f"size must be at least 2; got {size}.")
+    return min(1 - 1 / math.log10(size), 0.7)
+
+
+def r_hat(populations: Float[np.ndarray | Array, "K G M"]) -> Float[np.ndarray, " K"]:
+    """Return Gelman and Rubin's R-hat of independent populations.
+
+    Populations are not split into halves: the draws of a population are exchangeable, so that its halves always agree.
+
+    Parameters
+    ----------
+    populations : array of shape (K, G, M)
+        K quantities in G populations of M draws each.
+
+    Returns
+    -------
+    ndarray of shape (K,)
+        R-hat of each quantity; 1 if all draws are equal, infinity if they are equal within populations only.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two populations or draws, or if a draw is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibayes.diagnostics import r_hat
+    >>> draws = np.random.default_rng(0).normal(size=(1, 4, 1000))
+    >>> r_hat(draws).round(2)
+    array([1.])
+    >>> r_hat(draws + np.arange(4)[None, :, None]).round(1)
+    array([1.6])
+    """
+    return _r_hat(*_check_and_decompose(populations), populations.shape[2])
+
+
+def population_ess(populations: Float[np.ndarray | Array, "K G M"]) -> Float[np.ndarray, " K"]:
+    """Return the effective sample size of independent populations together.
+
+    It is the number of independent draws whose mean varies as the means of the populations do, at most G M. The
+    variance is estimated from G means, so the result is accurate to a factor of about 1 +- sqrt(2 / (G - 1)).
+
+    Parameters
+    ----------
+    populations : array of shape (K, G, M)
+        K quantities in G populations of M draws each.
+
+    Returns
+    -------
+    ndarray of shape (K,)
+        Effective sample size for the mean of each quantity; G M if all draws are equal.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two populations or draws, or if a draw is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibayes.diagnostics import population_ess
+    >>> population_ess(np.ones((1, 4, 1000)))
+    array([4000.])
+    """
+    return _population_ess(*_check_and_decompose(populations), *populations.shape[1:])
+
+
+def population_agreement(
+    within: Float[np.ndarray, " K"], between: Float[np.ndarray, " K"], n_populations: int, n_draws: int
+) -> tuple[float, float]:
+    """Return the largest R-hat and the smallest effective sample size over all quantities.
+
+    Parameters
+    ----------
+    within, between : ndarray of shape (K,)
+        The values of `within_between_variances`.
+    n_populations, n_draws : int
+        Number of populations, and of draws in each.
+
+    Returns
+    -------
+    tuple of float
+    """
+    sizes = _population_ess(within, between, n_populations, n_draws)
+    return float(_r_hat(within, between, n_draws).max()), float(sizes.min())
+
+
+def within_between_variances(draws: Any) -> tuple[Any, Any]:
+    """Return the mean variance within populations and the variance of their means.
+
+    Parameters
+    ----------
+    draws : Array or ndarray of shape (K, G, M)
+        K quantities in G populations of M draws each.
+
+    Returns
+    -------
+    tuple of arrays of shape (K,)
+        Arrays of the same type as `draws`.
+    """
+    # Relative to the first draw, so that equal draws have variance exactly zero.
+    first = draws[:, :, :1]
+    gaps = draws - first
+    means = (first - first[:, :1])[..., 0] + gaps.mean(2)
+    return gaps.var(2, ddof=1).mean(1), means.var(1, ddof=1)
 
 
 _product = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
@@ -60,39 +316,10 @@ def _covariance(draws: Float[Array, "R K"]) -> Float[Array, "K K"]:
     return _product(centred.T, centred) / (len(draws) - 1)
 
 
-def min_ess(chain: Float[np.ndarray, "R K"]) -> float:
-    """Smallest effective sample size over the parameters of a chain, a draw a row."""
-    chain = _checked(chain)
-    return float(min(len(chain) / _autocorrelation_time(column) for column in chain.T))
-
-
-def pareto_k(log_weights: Float[np.ndarray | Array, "B M"]) -> Float[np.ndarray, " B"]:
-    """Pareto k-hat of each row's importance weights, which need not be normalised.
-
-    A generalized Pareto distribution is fitted to what the ceil(min(M / 5, 3 sqrt(M))) largest weights exceed the next
-    largest by; of weights tied with that one nothing is left to fit. Minus infinity means that k was not computed for
-    constant weights, which have no tail; plus infinity that fewer than five different weights are left to fit, all
-    are zero, or one is not a number.
-    """
-    log_weights = log_weights if isinstance(log_weights, jax.Array) else np.asarray(log_weights)
-    if log_weights.ndim != 2 or log_weights.shape[1] < 2:
-        raise ValueError(f"log_weights must be (rows, draws), with at least 2 draws; got shape {log_weights.shape}.")
-    n_draws = log_weights.shape[1]
-    size = math.ceil(min(n_draws / 5, 3 * math.sqrt(n_draws))) + 1
-    with jax.enable_x64(True):
-        if isinstance(log_weights, jax.Array) and jax.default_backend() != "cpu":
-            return np.asarray(_pareto_k(log_weights, size))
-        # NumPy is quicker to find the largest. So many rows at a time that any number of them is compiled once.
-        tails = np.partition(np.asarray(log_weights), n_draws - size, axis=1)[:, -size:]
-        full = np.concatenate([tails, np.zeros((-len(tails) % _ROWS, size), tails.dtype)])
-        found = [np.asarray(_pareto_k(full[i : i + _ROWS], size)) for i in range(0, len(full), _ROWS)]
-        return np.concatenate([*found, np.empty(0)])[: len(tails)]
-
-
 @partial(jax.jit, static_argnums=1)
 def _pareto_k(log_weights: Float[Array, "B M"], size: int) -> Float[Array, " B"]:
-    """From the largest `size` of each row."""
-    # In ascending order; NaN is the largest, whatever its sign.
+    """Return Pareto k from the `size` largest log-weights of each replicate."""
+    # Replace NaN of either sign, so that the sort puts them last.
     log_weights = jnp.where(jnp.isnan(log_weights), jnp.nan, log_weights)
     tail = jnp.sort(log_weights) if log_weights.shape[1] == size else jax.lax.top_k(log_weights, size)[0][:, ::-1]
     resolution = 8 * float(jnp.finfo(tail.dtype).eps)
@@ -101,77 +328,45 @@ def _pareto_k(log_weights: Float[Array, "B M"], size: int) -> Float[Array, " B"]
     gap = resolution * jnp.maximum(jnp.abs(largest), 1.0)
     constant = jnp.isfinite(largest) & (largest - ordered[:, 1] <= gap)
     weights = jnp.exp(ordered - largest[:, None])
-    fitted = ~constant & ((jnp.diff(weights, axis=1) > 0).sum(1) >= 5)
+    fitted = ~constant & ((jnp.diff(weights, axis=1) > 0).sum(1) >= _MIN_TAIL)
     k = _pareto_shape(weights[:, 1:] - weights[:, :1])
     return jnp.where(fitted, k, jnp.where(constant, -jnp.inf, jnp.inf))
 
 
-def pareto_k_limit(size: int) -> float:
-    """The k-hat up to which importance weights of `size` draws can be relied on: min(1 - 1 / log10(size), 0.7)."""
-    if size < 2:
-        raise ValueError(f"size must be at least 2; got {size}.")
-    return min(1 - 1 / math.log10(size), 0.7)
-
-
 def _pareto_shape(excess: Float[Array, "B J"]) -> Float[Array, " B"]:
-    """Shape k of generalized Pareto distributions of the positive numbers on each row, in ascending order.
+    """Fit generalized Pareto distributions to non-negative numbers in ascending order, and return their shapes k.
 
-    Zhang and Stephens' (Technometrics 51, 2009) posterior mean of theta = -k / sigma over the profile likelihood,
-    on their grid of quantiles of a prior; then drawn towards 1/2 as ten more numbers would, as PSIS does. In units of
-    the largest number. Zeros are in no sum, as log(1 - theta 0) = 0, and so need only be left out of the number n.
+    The estimate of Zhang and Stephens (2009): the posterior mean of theta = -k / sigma over the profile likelihood, on
+    their grid of quantiles of a prior. Then, as in PSIS, k is shrunk towards 1/2 with the weight of ten observations.
+    Numbers are scaled by the largest. Zeros do not contribute to the sums, because log(1 - theta 0) = 0, and only need
+    to be left out of the number n.
     """
     size = excess.shape[1]
     excess = excess / excess[:, -1:]
     number = (excess > 0).sum(1)
-    at, n = jnp.clip(size - number + (number + 2) // 4 - 1, 0, size - 1), number.astype(excess.dtype)
-    quartile = jnp.take_along_axis(excess, at[:, None], 1)
+    index, n = jnp.clip(size - number + (number + 2) // 4 - 1, 0, size - 1), number.astype(excess.dtype)
+    quartile = jnp.take_along_axis(excess, index[:, None], 1)
     quartile = jnp.maximum(quartile, 1e-300)  # so that its inverse is finite
     n_grid = 30 + math.isqrt(size)
     quantiles = 1 - jnp.sqrt(n_grid / (jnp.arange(n_grid, dtype=float) + 0.5))
     theta = 1 + quantiles[None] / (3 * quartile)
-    theta = jnp.where(theta == 0, jnp.finfo(theta.dtype).eps, theta)  # where k / theta has a limit, but is 0 / 0
+    theta = jnp.where(theta == 0, jnp.finfo(theta.dtype).eps, theta)  # k / theta has a limit at 0, but is 0 / 0 there
 
     def shape(theta: Float[Array, " B"]) -> Float[Array, " B"]:
         return jnp.log1p(-theta[:, None] * excess).sum(1) / n
 
-    # A column at a time stays in a processor's cache; elsewhere it is so many launches.
-    at_once = None if jax.default_backend() == "cpu" else max(1, min(n_grid, _NUMBERS // excess.size))
-    k = jax.lax.map(shape, theta.T, batch_size=at_once).T
+    # One grid point at a time stays in the cache of a CPU; on a GPU each step of the loop is a kernel launch.
+    batch = None if jax.default_backend() == "cpu" else max(1, min(n_grid, CONFIG.max_gpu_numbers // excess.size))
+    k = jax.lax.map(shape, theta.T, batch_size=batch).T
     profile = n[:, None] * (jnp.log(-theta / k) - k)
     posterior = jnp.exp(profile - profile.max(1, keepdims=True))
     mean = (theta * posterior).sum(1) / posterior.sum(1)
     return (n * shape(mean) + 5) / (n + 10)
 
 
-def r_hat(populations: Float[np.ndarray | Array, "K G M"]) -> Float[np.ndarray, " K"]:
-    """R-hat of each of K quantities on G independent populations of M draws, by Gelman and Rubin's definition.
-
-    Populations are not split: the draws of one are exchangeable, and its halves agree whatever is wrong with it. One
-    where all draws are equal; infinity where they are in each population, but populations differ.
-    """
-    return _r_hat(*_variances(populations), populations.shape[2])
-
-
 def _r_hat(within: Float[np.ndarray, " K"], between: Float[np.ndarray, " K"], n_draws: int) -> Float[np.ndarray, " K"]:
     ratio = np.divide(between, within, out=np.where(between > 0, np.inf, 1 / n_draws), where=within > 0)
     return np.sqrt((n_draws - 1) / n_draws + ratio)
-
-
-def population_ess(populations: Float[np.ndarray | Array, "K G M"]) -> Float[np.ndarray, " K"]:
-    """Effective number of draws for the mean of each of K quantities, in G independent populations of M together.
-
-    As many independent draws as have means that vary like those of the populations, at most G M. From a variance of
-    G means, so right to a factor of about 1 +- sqrt(2 / (G - 1)). All G M count where all are equal.
-    """
-    return _population_ess(*_variances(populations), *populations.shape[1:])
-
-
-def population_agreement(
-    within: Float[np.ndarray, " K"], between: Float[np.ndarray, " K"], n_populations: int, n_draws: int
-) -> tuple[float, float]:
-    """The largest R-hat of all quantities, and the smallest effective number of draws, given their `spread`."""
-    sizes = _population_ess(within, between, n_populations, n_draws)
-    return float(_r_hat(within, between, n_draws).max()), float(sizes.min())
 
 
 def _population_ess(
@@ -181,10 +376,9 @@ def _population_ess(
     return n_populations * np.minimum(ratio, n_draws)
 
 
-def _variances(
+def _check_and_decompose(
     populations: Float[np.ndarray | Array, "K G M"],
 ) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
-    """Mean variance within populations, and variance of their means."""
     draws = np.asarray(populations, float)
     if draws.ndim != 3 or min(draws.shape[1:]) < 2:
         raise ValueError(
@@ -196,17 +390,8 @@ def _variances(
     return within_between_variances(draws)
 
 
-def within_between_variances(draws: Any) -> tuple[Any, Any]:
-    """Mean variance within populations and variance of their means, of quantities (K, G, M) in either kind of array."""
-    # From the first draw, so that equal draws have variance zero, not that of rounding.
-    first = draws[:, :, :1]
-    gaps = draws - first
-    means = (first - first[:, :1])[..., 0] + gaps.mean(2)
-    return gaps.var(2, ddof=1).mean(1), means.var(1, ddof=1)
-
-
 def _autocorrelation_time(x: Float[np.ndarray, " R"]) -> float:
-    """1 + 2 times the sum of autocorrelations, cut where sums of adjacent pairs turn negative."""
+    """Return one plus twice the sum of the autocorrelations, by Geyer's initial monotone sequence."""
     correlation = _autocorrelation(x)
     pairs = correlation[: len(x) // 2 * 2].reshape(-1, 2).sum(1)
     negative = np.flatnonzero(pairs <= 0)
@@ -223,11 +408,12 @@ def _autocorrelation(x: Float[np.ndarray, " R"]) -> Float[np.ndarray, " R"]:
     return covariance / covariance[0]
 
 
-def _checked(chain: np.ndarray) -> np.ndarray:
+def _check_chain(chain: np.ndarray) -> np.ndarray:
     chain = np.asarray(chain, float)
-    if chain.ndim != 2 or len(chain) <= 2 * chain.shape[1] ** 2 or len(chain) < 16:
+    if chain.ndim != 2 or len(chain) <= 2 * chain.shape[1] ** 2 or len(chain) < _MIN_CHAIN_LENGTH:
         raise ValueError(
-            f"chain must be (draws, parameters), with more than 2 K^2 draws and at least 16; got shape {chain.shape}."
+            f"chain must be (draws, parameters), with more than 2 K^2 draws and at least {_MIN_CHAIN_LENGTH}; "
+            f"got shape {chain.shape}."
         )
     if not np.isfinite(chain).all():
         raise ValueError("chain must be finite.")

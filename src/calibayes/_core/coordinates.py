@@ -1,12 +1,13 @@
-r"""Coordinates without walls for parameters that have them.
+r"""Unbounded coordinates of bounded parameters.
 
-Where the prior bounds a parameter, samplers move a coordinate that is free: $\log(\theta - a)$ above a bound $a$,
-$\log(b - \theta)$ below a bound $b$, the logit of $(\theta - a) / (b - a)$ between two. The density of the coordinate
-is the parameter's times $|d\theta / dz|$. Parameters without bounds are their own coordinates.
+Where the prior bounds a parameter, samplers move an unbounded coordinate $z$: $\log(\theta - a)$ above a lower bound
+$a$, $\log(b - \theta)$ below an upper bound $b$, and the logit of $(\theta - a) / (b - a)$ between two bounds. The
+density of the coordinate is that of the parameter times $|d\theta / dz|$. A parameter without bounds is its own
+coordinate.
 
-A prior says where its walls are by `bounds`, a pair `(low, high)` of numbers or of one number a parameter, infinite
-where there is none. A wall that a prior has but does not tell of is a place where proposals are rejected, and which no
-map of particles can see.
+A prior states its bounds in an attribute `bounds`, a pair `(low, high)` of numbers or of arrays with one number per
+parameter, infinite where there is no bound. If a prior has a bound that it does not state, proposals beyond it are
+rejected, and transport maps cannot take it into account.
 """
 
 from typing import Any
@@ -21,28 +22,43 @@ from calibayes._backend.functions import host_array
 
 
 class Coordinates(eqx.Module):
-    """The way from free coordinates to parameters and back; parameters lead in every array."""
+    """Map between parameters and unbounded coordinates. In all arrays the parameters are along the first axis.
+
+    Attributes
+    ----------
+    low, high : Array of shape (K,)
+        Bounds of each parameter, infinite where there is none.
+    unbounded : bool
+        Whether no parameter is bounded, so that the map is the identity.
+    """
 
     low: Float[Array, " K"]
     high: Float[Array, " K"]
     unbounded: bool = eqx.field(static=True)
-    """No parameter is bounded: nothing to do."""
 
     @staticmethod
     def from_prior(prior: Any, dim: int) -> "Coordinates":
+        """Return the coordinates of `dim` parameters with the bounds of a prior.
+
+        Raises
+        ------
+        ValueError
+            If a lower bound is not below the upper bound.
+        """
         bounds = getattr(prior, "bounds", None)
         low, high = (-np.inf, np.inf) if bounds is None else bounds
         low, high = (np.broadcast_to(np.asarray(side, float), (dim,)) for side in (low, high))
         if not (low < high).all():
             raise ValueError(f"prior.bounds must be a pair (low, high) with low below high; got ({low}, {high}).")
-        free = not (np.isfinite(low) | np.isfinite(high)).any()
+        unbounded = not (np.isfinite(low) | np.isfinite(high)).any()
         low, high = jax.device_put((host_array(low), host_array(high)))
-        return Coordinates(low, high, free)
+        return Coordinates(low, high, unbounded)
 
     def constrain(self, z: Float[Array, "K ..."]) -> Float[Array, "K ..."]:
+        """Return the parameters at coordinates."""
         if self.unbounded:
             return z
-        low, high = self._sides(z)
+        low, high = self._broadcast_bounds(z.shape)
         above, below = jnp.isfinite(low), jnp.isfinite(high)
         exp = jnp.exp(jnp.where(above ^ below, z, 0.0))
         between = _width(low, high) * jax.nn.sigmoid(z)
@@ -50,10 +66,10 @@ class Coordinates(eqx.Module):
         return jnp.where(above & below, jnp.clip(low + between, low, high), one_sided)
 
     def unconstrain(self, theta: Float[Array, "K ..."]) -> Float[Array, "K ..."]:
-        """Coordinates of parameters inside their bounds; of those on a wall, as near to it as floats are."""
+        """Return the coordinates of parameters; on a bound, those of the nearest float inside."""
         if self.unbounded:
             return theta
-        low, high = self._sides(theta)
+        low, high = self._broadcast_bounds(theta.shape)
         above, below = jnp.isfinite(low), jnp.isfinite(high)
         tiny = jnp.finfo(theta.dtype).tiny
         from_low = jnp.log(jnp.where(above, jnp.maximum(theta - low, tiny), 1.0))
@@ -62,19 +78,18 @@ class Coordinates(eqx.Module):
         return jnp.where(above & below, from_low - from_high, one_sided)
 
     def log_jacobian(self, z: Float[Array, "K ..."]) -> Float[Array, "..."]:
-        r"""$\log|d\theta/dz|$, summed over parameters."""
+        r"""Return $\log|d\theta/dz|$, summed over parameters."""
         if self.unbounded:
             return jnp.zeros(z.shape[1:], z.dtype)
-        low, high = self._sides(z)
+        low, high = self._broadcast_bounds(z.shape)
         above, below = jnp.isfinite(low), jnp.isfinite(high)
         between = jnp.log(_width(low, high)) + jax.nn.log_sigmoid(z) + jax.nn.log_sigmoid(-z)
         return jnp.where(above & below, between, jnp.where(above | below, z, 0.0)).sum(0)
 
-    def _sides(self, like: Array) -> tuple[Array, Array]:
-        shape = (-1, *(1,) * (like.ndim - 1))
-        return jnp.broadcast_to(self.low.reshape(shape), like.shape), jnp.broadcast_to(
-            self.high.reshape(shape), like.shape
-        )
+    def _broadcast_bounds(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
+        column = (-1, *(1,) * (len(shape) - 1))
+        low, high = (jnp.broadcast_to(side.reshape(column), shape) for side in (self.low, self.high))
+        return low, high
 
 
 def _width(low: Array, high: Array) -> Array:

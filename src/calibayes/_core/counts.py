@@ -1,11 +1,12 @@
-"""How often each observation counts on each row, block by block.
+"""Bootstrap counts: how often each observation occurs in each replicate, by blocks of observations.
 
-Whoever goes over the observations asks for one block of counts at a time, and need not know whether they lie in an
-array or are drawn as they are needed. Row 0 is the data: every observation once.
+A loop over the observations takes the counts of one block at a time, and does not depend on whether they are stored in
+an array or drawn when they are needed. Replicate 0 is the data: every observation counts once.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -18,94 +19,154 @@ from jaxtyping import Array, Bool, Float, Int, Key, Num, PRNGKeyArray, PyTree, U
 from calibayes._backend.devices import SHARDED, UNSHARDED, padded_blocks, place_blocks
 from calibayes._backend.rng import replicate_keys, threefry, uniforms_from_bits
 
-WIDE = 64
-"""Blocks taken at a time where little is done for each."""
+
+@dataclass(frozen=True)
+class CountsConfig:
+    """Tuning constants of loops over counts."""
+
+    blocks_per_step: int = 64
+    """Number of blocks that are processed in one step of a scan with little work per block, such as a sum of counts.
+    Order-of-magnitude choice; it affects the running time, and results by rounding only."""
+    max_poisson_count: int = 10
+    """Largest count that is drawn from the Poisson(1) distribution. Larger counts have a probability of 1e-8, below the
+    resolution 2**-24 = 6e-8 of the uniforms from which counts are drawn."""
+
+
+CONFIG = CountsConfig()
 
 
 def scan_chunks(
     step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, blocks: PyTree[Array], width: int
 ) -> tuple[Any, Any]:
-    """`jax.lax.scan` over so many blocks at a time, what is left over in a last, shorter step."""
+    """Scan over blocks, several at a time.
+
+    Parameters
+    ----------
+    step : callable
+        Function `step(carry, chunk)` as in `jax.lax.scan`, of a chunk of at most `width` blocks.
+    carry : pytree
+        Initial value.
+    blocks : pytree of Array
+        Arrays with the blocks along the first axis.
+    width : int
+        Number of blocks per step. The remaining blocks are processed in a last, shorter step.
+
+    Returns
+    -------
+    carry : pytree
+        Final value.
+    outputs : pytree of Array
+        Outputs of `step`, with the blocks along the first axis.
+    """
     whole, rest = divmod(len(jax.tree.leaves(blocks)[0]), width)
     chunks = jax.tree.map(lambda leaf: leaf[: whole * width].reshape(whole, width, *leaf.shape[1:]), blocks)
-    carry, found = jax.lax.scan(step, carry, chunks)
-    found = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+    carry, outputs = jax.lax.scan(step, carry, chunks)
+    outputs = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), outputs)
     if rest:
         carry, last = step(carry, jax.tree.map(lambda leaf: leaf[whole * width :], blocks))
-        found = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), found, last)
-    return carry, found
+        outputs = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), outputs, last)
+    return carry, outputs
 
 
 class Counts(eqx.Module):
-    """Counts of G blocks of L observations on B rows. Observations that only fill up the last blocks count nowhere."""
+    """Counts of G blocks of L observations in B replicates.
+
+    The last blocks are padded with observations whose counts are zero in all replicates.
+
+    Attributes
+    ----------
+    n : Array
+        Number of observations without padding.
+    """
 
     n: Int[Array, ""]
-    """Observations that are none of those."""
 
     @property
     @abstractmethod
-    def n_replicates(self) -> int: ...
+    def n_replicates(self) -> int:
+        """Number of replicates, including the data."""
 
     @property
     @abstractmethod
     def blocks(self) -> Array:
-        """What to scan over."""
+        """Array to scan over, with one element per block."""
 
     @abstractmethod
-    def block(self, at: Array) -> Float[Array, "L B"]:
-        """The counts of one block, given its element of `blocks`."""
+    def block(self, element: Array) -> Float[Array, "L B"]:
+        """Return the counts of one block, given its element of `blocks`."""
 
     @abstractmethod
     def select(self, indices: Int[Array, " R"]) -> "Counts":
-        """Some rows, in this order; a row may come again."""
+        """Return the counts of the replicates at `indices`, which may repeat."""
 
-    def stretch(self, first: Int[Array, ""], n: int) -> "Counts":
-        """So many rows that lie together, all of them among these."""
+    def slice_replicates(self, first: Int[Array, ""], n: int) -> "Counts":
+        """Return the counts of `n` consecutive replicates from `first`."""
         return self.select(first + jnp.arange(n))
 
     @abstractmethod
-    def shared(self) -> "Counts":
-        """How they are shared out to devices, a spec in the place of each array; every device has all rows."""
+    def partition_specs(self) -> "Counts":
+        """Return how the arrays are divided between devices: counts with a partition spec in place of each array."""
 
     def to_array(self) -> Float[Array, "N B"]:
-        """All of them at once."""
+        """Return all counts, including the padding."""
         return jax.lax.map(self.block, self.blocks).reshape(-1, self.n_replicates)
 
     def totals(self) -> Float[Array, " B"]:
-        """Of all observations, row by row."""
-        add = lambda total, at: (total + jax.vmap(self.block)(at).sum((0, 1)), None)
-        return scan_chunks(add, jnp.zeros(self.n_replicates), self.blocks, WIDE)[0]
+        """Return the sum of the counts of each replicate."""
+        add = lambda total, elements: (total + jax.vmap(self.block)(elements).sum((0, 1)), None)
+        return scan_chunks(add, jnp.zeros(self.n_replicates), self.blocks, CONFIG.blocks_per_step)[0]
 
-    def sums(self, values: Float[Array, "G L K"]) -> Float[Array, "K B"]:
-        """Of values that each observation has, as often as it counts."""
+    def weighted_sums(self, values: Float[Array, "G L K"]) -> Float[Array, "K B"]:
+        """Return the sums over observations of their values times their counts."""
 
         def add(total, chunk):
-            values, at = chunk
-            counted = jax.vmap(self.block)(at)
-            return total + jnp.tensordot(values, counted, ((0, 1), (0, 1)), precision=jax.lax.Precision.HIGHEST), None
+            values, elements = chunk
+            counts = jax.vmap(self.block)(elements)
+            return total + jnp.tensordot(values, counts, ((0, 1), (0, 1)), precision=jax.lax.Precision.HIGHEST), None
 
-        return scan_chunks(add, jnp.zeros((values.shape[-1], self.n_replicates)), (values, self.blocks), WIDE)[0]
+        zeros = jnp.zeros((values.shape[-1], self.n_replicates))
+        return scan_chunks(add, zeros, (values, self.blocks), CONFIG.blocks_per_step)[0]
 
 
 class StoredCounts(Counts):
-    """Counts in an array."""
+    """Counts in an array.
+
+    Attributes
+    ----------
+    array : Array of shape (G, L, B)
+        The counts.
+    """
 
     array: Float[Array, "G L B"]
 
     @staticmethod
-    def from_array(counts: Num[np.ndarray, "B N"], length: int, mesh: Mesh | None = None) -> "Stored":
-        """Given rows, after the data's own."""
+    def from_array(counts: Num[np.ndarray, "B N"], length: int, mesh: Mesh | None = None) -> "StoredCounts":
+        """Store counts of bootstrap replicates, with the data as replicate 0.
+
+        Parameters
+        ----------
+        counts : ndarray of shape (B, N)
+            Counts of the replicates, without the data.
+        length : int
+            Number of observations per block.
+        mesh : Mesh or None
+            Devices. Default: None, a single device.
+
+        Returns
+        -------
+        StoredCounts
+        """
         n_replicates, n = counts.shape
         n_blocks = padded_blocks(mesh, -(-n // length))
 
-        def part(blocks: slice) -> np.ndarray:
-            own = counts[:, blocks.start * length : blocks.stop * length].T
+        def make_part(blocks: slice) -> np.ndarray:
+            part = counts[:, blocks.start * length : blocks.stop * length].T
             array = np.zeros(((blocks.stop - blocks.start) * length, n_replicates + 1), _float())
-            array[: len(own), 0] = 1
-            array[: len(own), 1:] = own
+            array[: len(part), 0] = 1
+            array[: len(part), 1:] = part
             return array.reshape(-1, length, n_replicates + 1)
 
-        array = place_blocks(mesh, (n_blocks, length, n_replicates + 1), part)
+        array = place_blocks(mesh, (n_blocks, length, n_replicates + 1), make_part)
         number = np.asarray(n, np.int32)
         return StoredCounts(*(jax.device_put((number, array)) if mesh is None else (jax.device_put(number), array)))
 
@@ -117,22 +178,32 @@ class StoredCounts(Counts):
     def blocks(self) -> Array:
         return self.array
 
-    def block(self, at):
-        return at
+    def block(self, element):
+        return element
 
     def select(self, indices):
         return StoredCounts(self.n, self.array[:, :, indices])
 
-    def stretch(self, first, n):
-        # A copy, which is so much faster than a choice of rows.
+    def slice_replicates(self, first, n):
+        # Copying a slice is much faster than gathering replicates by index.
         return StoredCounts(self.n, jax.lax.dynamic_slice_in_dim(self.array, first, n, 2))
 
-    def shared(self):
-        return _specs(self, UNSHARDED, SHARDED)
+    def partition_specs(self):
+        return _with_specs(self, UNSHARDED, SHARDED)
 
 
 class PoissonSpec(NamedTuple):
-    """Rows of Poisson counts that are yet to be drawn, as `bootstrap.Poisson` has them."""
+    """Specification of Poisson counts that are drawn when they are needed.
+
+    Attributes
+    ----------
+    key : PRNGKeyArray
+        Key of the bootstrap.
+    n_replicates : int
+        Number of replicates, without the data.
+    n : int
+        Number of observations.
+    """
 
     key: PRNGKeyArray
     n_replicates: int
@@ -140,22 +211,32 @@ class PoissonSpec(NamedTuple):
 
 
 class DrawnCounts(Counts):
-    """Poisson counts drawn from the row's key and the observation's number whenever they are asked for.
+    """Poisson counts, drawn from the key of the replicate and the index of the observation when they are needed.
 
-    Nothing of size B x N is ever stored, and whoever holds some of the observations needs nothing from the others.
+    No array of size B x N is stored, and a device that holds some of the observations draws their counts without
+    communication.
+
+    Attributes
+    ----------
+    keys : keys of shape (B,)
+        Key of each replicate.
+    is_data : Array of shape (B,)
+        Whether a replicate is the data, whose counts are one.
+    firsts : Array of shape (G,)
+        Index of the first observation of each block.
+    length : int
+        Number of observations per block.
     """
 
     keys: Key[Array, " B"]
     is_data: Bool[Array, " B"]
-    """The data's row draws nothing."""
     firsts: Int[Array, " G"]
-    """The number of the first observation of each block."""
     length: int = eqx.field(static=True)
 
     @staticmethod
-    def from_spec(poissons: PoissonSpec, length: int, mesh: Mesh | None = None) -> "Drawn":
-        """The rows, after the data's own."""
-        key, n_replicates, n = poissons
+    def from_spec(spec: PoissonSpec, length: int, mesh: Mesh | None = None) -> "DrawnCounts":
+        """Return the counts of a specification in blocks of `length` observations, with the data as replicate 0."""
+        key, n_replicates, n = spec
         keys = replicate_keys(key, n_replicates)
         n_blocks = padded_blocks(mesh, -(-n // length))
         firsts = place_blocks(mesh, (n_blocks,), lambda blocks: np.arange(blocks.start, blocks.stop) * length)
@@ -171,42 +252,56 @@ class DrawnCounts(Counts):
     def blocks(self) -> Array:
         return self.firsts
 
-    def block(self, at):
-        drawn = poisson_counts(self.keys, at, self.length)
+    def block(self, element):
+        drawn = poisson_counts(self.keys, element, self.length)
         counts = jnp.where(self.is_data[None], 1.0, drawn)
-        return jnp.where((at + jnp.arange(self.length) < self.n)[:, None], counts, 0.0)
+        return jnp.where((element + jnp.arange(self.length) < self.n)[:, None], counts, 0.0)
 
     def select(self, indices):
         return DrawnCounts(self.n, self.keys[indices], self.is_data[indices], self.firsts, self.length)
 
-    def shared(self):
-        return _specs(self, UNSHARDED, UNSHARDED, UNSHARDED, SHARDED)
-
-
-def _specs(counts: Counts, *specs: PartitionSpec) -> Any:
-    """Specs in the places of arrays; past the checks of a constructor, which would ask for arrays."""
-    return jax.tree.unflatten(jax.tree.structure(counts), specs)
-
-
-def _float() -> Any:
-    return jax.dtypes.canonicalize_dtype(float)
+    def partition_specs(self):
+        return _with_specs(self, UNSHARDED, UNSHARDED, UNSHARDED, SHARDED)
 
 
 def poisson_counts(keys: Key[Array, " B"], first: Int[Array, ""], length: int) -> Float[Array, "L B"]:
-    """Poisson(1) counts of an even number of observations from an even one on, from each row's key."""
+    """Draw Poisson(1) counts of consecutive observations.
+
+    Parameters
+    ----------
+    keys : keys of shape (B,)
+        Key of each replicate.
+    first : Array
+        Index of the first observation, an even number.
+    length : int
+        Number of observations, an even number.
+
+    Returns
+    -------
+    Array of shape (length, B)
+        Counts, by inversion of the distribution function. The count of an observation depends on its index and the key
+        of the replicate alone.
+    """
     words = jax.random.key_data(keys)
     shape = (length // 2, len(words))
     key = (jnp.broadcast_to(words[None, :, 0], shape), jnp.broadcast_to(words[None, :, 1], shape))
     pair = (first // 2).astype(jnp.uint32) + jax.lax.broadcasted_iota(jnp.uint32, shape, 0)
     bits: UInt32[Array, "P 2 B"] = jnp.stack(threefry(key, (jnp.zeros(shape, jnp.uint32), pair)), 1)
     uniform = uniforms_from_bits(bits.reshape(length, -1))
-    return sum(((uniform > below).astype(float) for below in _POISSON), jnp.zeros_like(uniform))
+    thresholds = _poisson_cdf(CONFIG.max_poisson_count - 1)
+    return sum(((uniform > threshold).astype(float) for threshold in thresholds), jnp.zeros_like(uniform))
 
 
-def _poisson(most: int) -> list[float]:
-    """The distribution function of Poisson(1) at 0, 1, ...: beyond `most` there is less than float32 can tell."""
-    probabilities = np.exp(-1) / np.cumprod(np.maximum(np.arange(most + 1), 1.0))
+def _poisson_cdf(largest: int) -> list[float]:
+    """Return the distribution function of Poisson(1) at 0, 1, ..., `largest`."""
+    probabilities = np.exp(-1) / np.cumprod(np.maximum(np.arange(largest + 1), 1.0))
     return [float(p) for p in np.cumsum(probabilities)]
 
 
-_POISSON = _poisson(9)
+def _with_specs(counts: Counts, *specs: PartitionSpec) -> Any:
+    """Replace the arrays of counts by partition specs, without the type checks of the constructor."""
+    return jax.tree.unflatten(jax.tree.structure(counts), specs)
+
+
+def _float() -> Any:
+    return jax.dtypes.canonicalize_dtype(float)

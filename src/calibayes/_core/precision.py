@@ -1,4 +1,6 @@
-"""Whether floats can tell apart what the posterior does: parameters near to each other, and their risks."""
+"""Check that floats resolve the posterior: differences of its parameters, and differences of their risks."""
+
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -9,48 +11,74 @@ from calibayes._backend.jit import jit
 from calibayes._core.particles import Particles
 from calibayes._core.target import Target
 
-_ROUNDED = 0.1
+
+@dataclass(frozen=True)
+class PrecisionConfig:
+    """Largest rounding errors that are accepted."""
+
+    max_risk_rounding: float = 0.1
+    """Largest rounding error of eta times the risk. A posterior resolves differences of order one; an error of 0.1
+    changes a density by 10%. Order-of-magnitude choice; it only decides which calls are rejected."""
+    max_spacing: float = 0.05
+    """Largest distance between neighbouring floats, in posterior standard deviations. Order-of-magnitude choice; it
+    only decides which calls are rejected."""
+
+
+CONFIG = PrecisionConfig()
 
 
 def require_precision(target: Target, particles: Particles, eta: float) -> None:
-    """At draws of the posterior: of the parameters, and of the risk."""
-    most, mean, width, rounding = jax.device_get(_size(target, particles))
-    _require_resolution(most, mean, width)
-    _require_digits(target, eta * float(rounding))
+    """Raise an error if the float type is too coarse for the posterior.
+
+    Parameters
+    ----------
+    target : Target
+        Target with its reference inside the posterior.
+    particles : Particles
+        Draws of the posterior on the data.
+    eta : float
+        Their learning rate.
+
+    Raises
+    ------
+    ValueError
+        If the parameters or the risks cannot be resolved.
+    """
+    largest, mean, sd, rounding = jax.device_get(_summarize(target, particles))
+    _require_resolved_parameters(largest, mean, sd)
+    _require_resolved_risk(target, eta * float(rounding))
 
 
 @jit
-def _size(
+def _summarize(
     target: Target, particles: Particles
 ) -> tuple[Float[Array, " K"], Float[Array, " K"], Float[Array, " K"], Float[Array, ""]]:
-    """Of each parameter the largest, mean and standard deviation; and what risks are rounded by."""
+    """Return the largest magnitude, mean and standard deviation of each parameter, and the rounding error of risks."""
     theta = target.constrained(particles).theta.reshape(target.dim, -1)
-    return jnp.abs(theta).max(1), theta.mean(1), theta.std(1), _rounding(target.reference_loss)
+    return jnp.abs(theta).max(1), theta.mean(1), theta.std(1), _rounding_error(target.reference_loss)
 
 
-def _require_digits(target: Target, rounding: float) -> None:
-    """Risks must be rounded to much less than what the posterior tells apart."""
-    if rounding > _ROUNDED:
+def _rounding_error(losses: Float[Array, "G L"]) -> Float[Array, ""]:
+    """Bound the rounding error of a sum over blocks, each rounded by at most half the distance to the next float."""
+    block_sums = jnp.abs(losses.sum(1))
+    return jnp.sqrt(jnp.square(jnp.nextafter(block_sums, jnp.inf) - block_sums).sum())
+
+
+def _require_resolved_risk(target: Target, rounding: float) -> None:
+    if rounding > CONFIG.max_risk_rounding:
         raise ValueError(
-            f"the risk is so large, even at the posterior's mean, that {target.reference_loss.dtype} rounds eta * risk to "
-            f"{rounding:.1g}: take off the loss what does not depend on theta, or enable JAX's x64."
+            f"the risk is so large, even at the posterior mean, that {target.reference_loss.dtype} rounds eta * risk "
+            f"to {rounding:.1g}: subtract from the loss the part that does not depend on theta, or enable JAX's x64."
         )
 
 
-def _rounding(base: Float[Array, "G L"]) -> Float[Array, ""]:
-    """Of a sum over blocks: each block's sum is rounded by half the distance to the next float, at most."""
-    by_block = jnp.abs(base.sum(1))
-    return jnp.sqrt(jnp.square(jnp.nextafter(by_block, jnp.inf) - by_block).sum())
-
-
-def _require_resolution(
-    most: Float[np.ndarray, " K"], mean: Float[np.ndarray, " K"], width: Float[np.ndarray, " K"]
+def _require_resolved_parameters(
+    largest: Float[np.ndarray, " K"], mean: Float[np.ndarray, " K"], sd: Float[np.ndarray, " K"]
 ) -> None:
-    """Floats near the posterior must be much closer together than the posterior is wide."""
-    coarse = np.spacing(most) > 0.05 * width
+    coarse = np.spacing(largest) > CONFIG.max_spacing * sd
     if coarse.any():
         k = int(np.argmax(coarse))
         raise ValueError(
-            f"parameter {k} is near {mean[k]:.3g}, with a posterior only {width[k]:.2g} wide: too narrow "
-            f"for {most.dtype}. Centre y and the columns of X, or enable JAX's x64."
+            f"parameter {k} is near {mean[k]:.3g} and its posterior, with standard deviation {sd[k]:.2g}, is too "
+            f"narrow for {largest.dtype}. Centre y and the columns of X, or enable JAX's x64."
         )

@@ -1,19 +1,20 @@
-r"""The hot loop: the weighted risk of many particles on many rows.
+r"""The inner loop: the weighted risk of many particles in many replicates.
 
 $$ R_b(\theta) - R_b(\theta_0) = \sum_i c_{bi}\,\{r_i(\theta) - r_i(\theta_0)\} $$
 
-for every particle $\theta$ on every row $b$ of counts $c$. Two things decide its speed and its accuracy.
+for every particle $\theta$ of every replicate $b$, with counts $c$. Two choices determine speed and accuracy.
 
-*Layout.* A scan over blocks of observations, unrolled inside the block, over parameters unrolled, with
-particles on the minor axis: each block is one fused pass over the particles, in registers. Nothing of
-size B x M x N is ever stored.
+*Layout.* The sum is a scan over blocks of observations. Inside a block it is unrolled over observations and parameters,
+with particles on the last axis, so that each block is one fused pass over the particles. No array of size B x M x N is
+stored.
 
-*The reference* $\theta_0$. Losses are taken relative to a point inside the posterior, a few observations at a
-time, so that the sum stays of the order of the posterior's own spread instead of growing with N, and float32
-is enough.
+*The reference* $\theta_0$. Losses are relative to a point inside the posterior and are added a few observations at a
+time, so that the sums stay of the order of the posterior's own spread instead of growing with N, and float32 is
+sufficient.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -24,103 +25,188 @@ from calibayes._core.counts import Counts
 from calibayes._core.loss import LinearLoss
 from calibayes._core.unroll import unroll
 
-_SHORT, _LONG, _FEW = 8, 16, 4
-_CACHED = 5 * 2**19
-"""Numbers that a processor's last cache holds with room to spare: particles, their sums and what is on its way."""
-UNROLLED = 64
-"""Up to this many parameters predictions are unrolled sums, `CHAIN` terms at a time; beyond, matrix products."""
-CHAIN = 10
+
+@dataclass(frozen=True)
+class RiskConfig:
+    """Tuning constants of the scan over observations. They affect the running time, and results by rounding only.
+
+    `python -m benchmarks.speed` measures the running time.
+    """
+
+    block_length: int = 8
+    """Number of observations that are unrolled in one pass over the particles. On a CPU blocks of 16 took a quarter
+    longer with 1 to 8 parameters (`docs/performance.md`)."""
+    gpu_block_length: int = 16
+    """The same on a GPU for at most `gpu_long_block_dim` parameters. Each block is a kernel launch there, and blocks of
+    16 were twice as fast as blocks of 8 with 2 parameters (`docs/performance.md`)."""
+    gpu_long_block_dim: int = 4
+    """Largest number of parameters with long blocks on a GPU, limited by its registers. Order-of-magnitude choice."""
+    cached_numbers: int = 5 * 2**19
+    """Number of floats that fit into the last-level cache of a CPU: particles, their sums and intermediate results, 10
+    MiB in float32. Larger sets of replicates are evaluated in batches of that size; smaller batches took up to twice
+    the time (`docs/performance.md`)."""
+    max_unrolled_dim: int = 64
+    """Number of parameters up to which predictions are unrolled sums; above, they are matrix products.
+    Order-of-magnitude choice."""
+    chain_length: int = 10
+    """Number of terms that an unrolled prediction adds in one chain. Several short chains can be computed in parallel,
+    where one long chain has to wait for each of its terms. Order-of-magnitude choice."""
+
+
+CONFIG = RiskConfig()
 
 
 def block_length(dim: int) -> int:
-    """Observations unrolled in one pass over the particles; on a GPU, where a pass is a launch, more if it has room."""
-    return _LONG if dim <= _FEW and jax.default_backend() != "cpu" else _SHORT
+    """Return the number of observations per block for `dim` parameters on the current backend."""
+    on_gpu = jax.default_backend() != "cpu"
+    return CONFIG.gpu_block_length if on_gpu and dim <= CONFIG.gpu_long_block_dim else CONFIG.block_length
 
 
 def in_replicate_batches(
     fn: Callable[[Float[Array, "K R M"], Counts], Float[Array, "R M"]], theta: Float[Array, "K B M"], counts: Counts
 ) -> Float[Array, "B M"]:
-    """`fn` of all rows; on a processor, of as many at a time as its last cache holds, where it does not hold all."""
-    dim, n_replicates, size = theta.shape
-    each = max(1, _CACHED // ((dim + 2) * size))
-    if jax.default_backend() != "cpu" or n_replicates <= 2 * each:
+    """Evaluate a function of replicates; on a CPU in batches that fit into the last-level cache.
+
+    Parameters
+    ----------
+    fn : callable
+        Function of the particles and the counts of some replicates.
+    theta : Array of shape (K, B, M)
+        Particles.
+    counts : Counts
+        Counts of the B replicates.
+
+    Returns
+    -------
+    Array of shape (B, M)
+    """
+    dim, n_replicates, n_particles = theta.shape
+    batch = max(1, CONFIG.cached_numbers // ((dim + 2) * n_particles))
+    if jax.default_backend() != "cpu" or n_replicates <= 2 * batch:
         return fn(theta, counts)
-    times = -(-n_replicates // each)
-    each = -(-n_replicates // times)
-    stretch = lambda first: fn(jax.lax.dynamic_slice_in_dim(theta, first, each, 1), counts.stretch(first, each))
-    # The last begins earlier where they do not go round, with rows that were there already.
-    found = jax.lax.map(stretch, jnp.minimum(each * jnp.arange(times), n_replicates - each))
-    return jnp.concatenate([found[:-1].reshape(-1, size), found[-1, times * each - n_replicates :]])
+    n_batches = -(-n_replicates // batch)
+    batch = -(-n_replicates // n_batches)
+
+    def evaluate_batch(first):
+        return fn(jax.lax.dynamic_slice_in_dim(theta, first, batch, 1), counts.slice_replicates(first, batch))
+
+    # The last batch starts early enough to be complete. It repeats replicates, which are dropped below.
+    values = jax.lax.map(evaluate_batch, jnp.minimum(batch * jnp.arange(n_batches), n_replicates - batch))
+    repeated = n_batches * batch - n_replicates
+    return jnp.concatenate([values[:-1].reshape(-1, n_particles), values[-1, repeated:]])
 
 
 def weighted_risk(
     losses_of: Callable[[Any], list[Float[Array, "B M"]]],
     blocks: PyTree[Array],
-    base: Float[Array, "G L"],
+    reference_loss: Float[Array, "G L"],
     counts: Counts,
     n_particles: int,
     finite: bool,
     along: Float[Array, "K B M"] | tuple[()] = (),
-    slopes_of: Callable[[Any], tuple[Float[Array, "K L"], Float[Array, " L"]]] | None = None,
+    linear_part: Callable[[Any], tuple[Float[Array, "K L"], Float[Array, " L"]]] | None = None,
 ) -> Float[Array, "B M"]:
-    """Sum over all observations of `counts * loss`, less the reference's own sum, block by block.
+    """Sum `counts * (loss - reference_loss)` over all observations, block by block.
 
-    `losses_of(block)` gives the loss of every particle for each observation of a block, `base` those of the reference;
-    `slopes_of(block)` a part of the loss that is linear in `along`, which is summed over a block before it meets a
-    particle, and its constant. Block by block, so that only small numbers are added to small ones.
-    Where losses may be infinite, an observation that a row does not hold must not touch it: `0 * inf` is left out.
+    Parameters
+    ----------
+    losses_of : callable
+        Function of a block of observations that returns, for each of them, the losses of all particles.
+    blocks : pytree of Array
+        Observations, with G blocks along the first axis and L observations along the second.
+    reference_loss : Array of shape (G, L)
+        Losses of the reference.
+    counts : Counts
+        Counts of B replicates.
+    n_particles : int
+        Number of particles M per replicate.
+    finite : bool
+        Whether all losses are finite. Otherwise an infinite loss of an observation with count zero is left out, since
+        `0 * inf` is NaN.
+    along : Array of shape (K, B, M)
+        Particles to which the linear part is applied. Default: none.
+    linear_part : callable or None
+        Function of a block that returns the slopes and constants of a part of the losses that is linear in `along`.
+        It is summed over the block before it is applied to particles. Default: None, no linear part.
+
+    Returns
+    -------
+    Array of shape (B, M)
     """
 
-    def add(total, scanned):
-        block, base_block, at = scanned
-        counted = counts.block(at)
-        terms = [counted[i][:, None] * loss for i, loss in enumerate(losses_of(block))]
+    def add_block(total, scanned):
+        block, reference_block, element = scanned
+        block_counts = counts.block(element)
+        terms = [block_counts[i][:, None] * loss for i, loss in enumerate(losses_of(block))]
         if not finite:
-            terms = [jnp.where(counted[i][:, None] != 0, term, 0.0) for i, term in enumerate(terms)]
-        here = sum(terms[1:], terms[0])
-        coefficients = -base_block[None]
-        if slopes_of is not None:
-            slopes, constant = slopes_of(block)
-            coefficients = jnp.concatenate([slopes, (constant - base_block)[None]])
-        # Term by term, so that a row's sum is rounded the same whatever rows are beside it; and once for all particles.
+            terms = [jnp.where(block_counts[i][:, None] != 0, term, 0.0) for i, term in enumerate(terms)]
+        nonlinear = sum(terms[1:], terms[0])
+        coefficients = -reference_block[None]
+        if linear_part is not None:
+            slopes, constant = linear_part(block)
+            coefficients = jnp.concatenate([slopes, (constant - reference_block)[None]])
+        # An explicit sum is rounded in the same way whatever other replicates are present. The barrier keeps XLA from
+        # computing it again for every particle.
         sums = jax.lax.optimization_barrier(
-            sum(coefficients[:, i, None] * counted[i][None] for i in range(len(counted)))
+            sum(coefficients[:, i, None] * block_counts[i][None] for i in range(len(block_counts)))
         )
-        return total + sum((sums[k][:, None] * along[k] for k in range(len(along))), here + sums[-1][:, None]), None
+        linear = sum((sums[k][:, None] * along[k] for k in range(len(along))), nonlinear + sums[-1][:, None])
+        return total + linear, None
 
-    start = jnp.zeros((counts.n_replicates, n_particles), base.dtype)
-    return jax.lax.scan(add, start, (blocks, base, counts.blocks))[0]
+    zeros = jnp.zeros((counts.n_replicates, n_particles), reference_loss.dtype)
+    return jax.lax.scan(add_block, zeros, (blocks, reference_loss, counts.blocks))[0]
 
 
 def risk_by_scan(
     loss: LinearLoss,
     theta: Float[Array, "K B M"],
     blocks: tuple[Float[Array, "G L K"], Float[Array, "G L"], Float[Array, "G L"]],
-    base: Float[Array, "G L"],
+    reference_loss: Float[Array, "G L"],
     counts: Counts,
 ) -> Float[Array, "B M"]:
-    """Of a linear loss, by the fewest operations a particle and observation; y is part of the offset where it can."""
-    bent, tilt = loss.decompose()
-    rho = bent
+    """Return the risk of a linear loss relative to the reference, by a scan over blocks.
+
+    The loss is decomposed to minimise the number of operations per particle and observation. For a location loss, y is
+    included in the offset of the prediction.
+
+    Parameters
+    ----------
+    loss : LinearLoss
+        Loss of a linear prediction.
+    theta : Array of shape (K, B, M)
+        Particles relative to the reference.
+    blocks : tuple of Array
+        Blocks `(x, y, offset)` of observations; the prediction is `offset + x @ theta`.
+    reference_loss : Array of shape (G, L)
+        Losses of the reference.
+    counts : Counts
+        Counts of B replicates.
+
+    Returns
+    -------
+    Array of shape (B, M)
+    """
+    nonlinear, slope = loss.decompose()
+    rho = nonlinear
     if loss.location:
         x, y, offset = blocks
-        blocks, rho = (x, y, offset - y), lambda beyond, y: bent(beyond, jnp.zeros_like(y))
-    losses_of, size = linear_losses(rho, theta), theta.shape[-1]
-    if tilt is None:
-        return weighted_risk(losses_of, blocks, base, counts, size, loss.finite)
-    slopes_of = lambda block: (tilt * block[0].T, tilt * block[2])
-    return weighted_risk(losses_of, blocks, base, counts, size, loss.finite, theta, slopes_of)
+        blocks, rho = (x, y, offset - y), lambda residual, y: nonlinear(residual, jnp.zeros_like(y))
+    losses_of, n_particles = linear_losses(rho, theta), theta.shape[-1]
+    if slope is None:
+        return weighted_risk(losses_of, blocks, reference_loss, counts, n_particles, loss.finite)
+    linear_part = lambda block: (slope * block[0].T, slope * block[2])
+    return weighted_risk(losses_of, blocks, reference_loss, counts, n_particles, loss.finite, theta, linear_part)
 
 
 def linear_losses(
     rho: Callable[..., Array], theta: Float[Array, "K B M"]
 ) -> Callable[[Any], list[Float[Array, "B M"]]]:
-    """Losses `rho(offset + x @ theta, y)` of a block `(x, y, offset)`."""
+    """Return a function of a block `(x, y, offset)` that gives the losses `rho(offset + x @ theta, y)`."""
 
     def losses_of(block):
         x, y, offset = block
-        if len(theta) <= UNROLLED:
-            predictions = [_unrolled(x[i], theta, offset[i]) for i in range(len(y))]
+        if len(theta) <= CONFIG.max_unrolled_dim:
+            predictions = [_unrolled_prediction(x[i], theta, offset[i]) for i in range(len(y))]
         else:
             predictions = list(jnp.tensordot(x, theta, 1) + offset[:, None, None])
         return [rho(prediction, y[i]) for i, prediction in enumerate(predictions)]
@@ -128,25 +214,27 @@ def linear_losses(
     return losses_of
 
 
-def _unrolled(x: Float[Array, " K"], theta: Float[Array, "K B M"], offset: Float[Array, ""]) -> Float[Array, "B M"]:
-    """`offset + x @ theta`. One long chain of sums would keep the processor waiting for each term."""
-    total = offset
-    for start in range(0, len(theta), CHAIN):
-        terms = [x[k] * theta[k] for k in range(start, min(start + CHAIN, len(theta)))]
-        total = sum(terms, total) if start == 0 else total + sum(terms[1:], terms[0])
-    return total
-
-
 def generic_losses(
     fn: Callable[..., Array], theta: Float[Array, "K B M"]
 ) -> Callable[[Any], list[Float[Array, "B M"]]]:
-    """Losses `fn(theta, datum)` of a block of observations, whatever they are made of."""
+    """Return a function of a block of observations that gives the losses `fn(theta, datum)`."""
 
     def losses_of(block):
-        size = len(jax.tree.leaves(block)[0])
-        data = [jax.tree.map(lambda leaf, i=i: leaf[i], block) for i in range(size)]
-        one = unroll(fn, theta[:, 0, 0], data[0])
-        on_particles = jax.vmap(jax.vmap(one, (1, None)), (1, None))
+        length = len(jax.tree.leaves(block)[0])
+        data = [jax.tree.map(lambda leaf, i=i: leaf[i], block) for i in range(length)]
+        unrolled = unroll(fn, theta[:, 0, 0], data[0])
+        on_particles = jax.vmap(jax.vmap(unrolled, (1, None)), (1, None))
         return [on_particles(theta, datum).astype(theta.dtype) for datum in data]
 
     return losses_of
+
+
+def _unrolled_prediction(
+    x: Float[Array, " K"], theta: Float[Array, "K B M"], offset: Float[Array, ""]
+) -> Float[Array, "B M"]:
+    """Return `offset + x @ theta` as a sum of short chains of terms."""
+    total = offset
+    for first in range(0, len(theta), CONFIG.chain_length):
+        terms = [x[k] * theta[k] for k in range(first, min(first + CONFIG.chain_length, len(theta)))]
+        total = sum(terms, total) if first == 0 else total + sum(terms[1:], terms[0])
+    return total

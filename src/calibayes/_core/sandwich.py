@@ -1,15 +1,21 @@
-r"""What one observation does to the posterior, from its draws alone; and the learning rate that follows from it.
+r"""Influence of observations on the posterior mean, and the learning rate at which the posterior matches the sandwich.
 
-The infinitesimal jackknife: counting observation i once more moves the posterior mean by
+The infinitesimal jackknife (Giordano and Broderick 2023): one additional count of observation i moves the posterior
+mean by
 
 $$ I_i = -\eta\,\mathrm{Cov}\{\theta, r_i(\theta)\}, $$
 
-a covariance over the draws (Giordano and Broderick 2023). No gradient is asked for, so it holds for check and hinge
-losses too. A bootstrap row moves the mean by $\sum_i (c_i - 1) I_i$, and $V = \sum_i I_i I_i^\top$ is the covariance
-of such moves: the sandwich. Where it is the posterior's own covariance $\Sigma$, its ellipsoids cover as often as they
-say. $\Sigma$ goes with $1/\eta$ and $V$ does not change, so that is at
+a covariance over draws of the posterior. No gradient is needed, so it also holds for check and hinge losses. The counts
+$c$ of a bootstrap replicate move the mean by $\sum_i (c_i - 1) I_i$, and $V = \sum_i I_i I_i^\top$ is the covariance of
+these shifts, the sandwich covariance. Where it equals the posterior covariance $\Sigma$, credible ellipsoids have their
+nominal coverage. $\Sigma$ is proportional to $1/\eta$ and $V$ does not depend on $\eta$, so that the two match in trace
+at the learning rate
 
 $$ \eta\,K / \mathrm{tr}(\Sigma^{-1} V). $$
+
+References
+----------
+Giordano and Broderick (2023), The Bayesian infinitesimal jackknife for variance, arXiv:2305.06466.
 """
 
 import jax
@@ -19,49 +25,92 @@ from jaxtyping import Array, Float
 from calibayes._backend.devices import SHARDED, map_over_devices, sum_over_devices
 from calibayes._backend.jit import jit
 from calibayes._backend.linalg import lower_inverse
-from calibayes._core.counts import WIDE, scan_chunks
+from calibayes._core import counts as counts_module
+from calibayes._core.counts import scan_chunks
 from calibayes._core.particles import Particles, covariance, factor, mean
 from calibayes._core.target import Target
 
 
 @jit
 def influences(target: Target, particles: Particles, eta: Float[Array, " R"]) -> Float[Array, "K N"]:
-    """Of every observation on the data's posterior, given particles of it in R populations, each at its eta.
+    """Return the influence of every observation on the posterior mean of the data.
 
-    Zero for those that only fill up the last block.
+    Parameters
+    ----------
+    target : Target
+        Target of the calibration.
+    particles : Particles
+        Draws of the posterior on the data, in R populations.
+    eta : Array of shape (R,)
+        Learning rate of each population.
+
+    Returns
+    -------
+    Array of shape (K, N)
+        Influences, averaged over populations. Zero for the padding of the last block.
     """
     theta = particles.theta
     centred = theta - mean(theta, particles.weights)[:, :, None]
     scaled = (centred * (eta[:, None] * particles.weights)[None] / theta.shape[1]).reshape(len(theta), -1)
     losses_of = target.losses(theta.reshape(len(theta), 1, -1))
 
-    def chunk(_, data):
+    def influence_of_chunk(_, data):
         losses = jax.vmap(lambda block: jnp.stack(losses_of(block))[:, 0])(data)
         losses = jnp.where(jnp.isfinite(losses), losses, 0.0)
         return None, -jnp.tensordot(losses, scaled, ((2,), (1,)))
 
-    # On a processor, as many losses at a time as its cache holds.
-    width = 1 if jax.default_backend() == "cpu" else WIDE
-    by_block = map_over_devices(target.mesh, lambda data: scan_chunks(chunk, None, data, width)[1], target.data)
-    of_all = by_block.reshape(-1, len(theta)).T
-    there = jnp.arange(of_all.shape[1], dtype=target.counts.n.dtype) < target.counts.n
-    return jnp.where(there[None], of_all, 0.0)
+    # On a CPU one block at a time, whose losses fit into the cache.
+    width = 1 if jax.default_backend() == "cpu" else counts_module.CONFIG.blocks_per_step
+    scan = lambda data: scan_chunks(influence_of_chunk, None, data, width)[1]
+    padded = map_over_devices(target.mesh, scan, target.data).reshape(-1, len(theta)).T
+    is_observation = jnp.arange(padded.shape[1], dtype=target.counts.n.dtype) < target.counts.n
+    return jnp.where(is_observation[None], padded, 0.0)
 
 
 @jit
 def matching_eta(target: Target, particles: Particles, eta: Float[Array, " R"]) -> Float[Array, ""]:
-    """The learning rate at which the posterior's covariance meets the sandwich, from particles at `eta`."""
-    moves = influences(target, particles, eta)
-    within = covariance(particles.theta, particles.weights) * eta[:, None, None]
-    whiten = lower_inverse(factor(within.mean(0, keepdims=True)))[0]
-    return len(moves) / jnp.square(whiten @ moves).sum()
+    """Return the learning rate at which the posterior covariance matches the sandwich covariance.
+
+    Parameters
+    ----------
+    target : Target
+        Target of the calibration.
+    particles : Particles
+        Draws of the posterior on the data, in R populations.
+    eta : Array of shape (R,)
+        Learning rate of each population.
+
+    Returns
+    -------
+    Array
+        Learning rate.
+    """
+    influence = influences(target, particles, eta)
+    unit_covariance = covariance(particles.theta, particles.weights) * eta[:, None, None]
+    whiten = lower_inverse(factor(unit_covariance.mean(0, keepdims=True)))[0]
+    return len(influence) / jnp.square(whiten @ influence).sum()
 
 
 def mean_shifts(target: Target, influence: Float[Array, "K N"]) -> Float[Array, "K B"]:
-    """How far each row's counts move the mean. A row's total matters for its spread and not for its place."""
-    # Each observation's own count goes along, as one more number that it has.
-    by_block = jnp.concatenate([influence, jnp.ones_like(influence[:1])]).T.reshape(*target.reference_loss.shape, -1)
-    sums = lambda by_block, counts: counts.sums(by_block)
+    """Return the first-order shift of the posterior mean of each replicate.
+
+    Parameters
+    ----------
+    target : Target
+        Target of the calibration.
+    influence : Array of shape (K, N)
+        The value of `influences`.
+
+    Returns
+    -------
+    Array of shape (K, B)
+        Shifts, for counts scaled to a sum of N: the total of the counts affects the width of a posterior but not its
+        location.
+    """
+    # A column of ones gives the totals of the counts in the same pass.
+    values = jnp.concatenate([influence, jnp.ones_like(influence[:1])]).T.reshape(*target.reference_loss.shape, -1)
+    weighted_sums = lambda values, counts: counts.weighted_sums(values)
     counts = target.counts
-    *moved, totals = sum_over_devices(target.mesh, sums, (SHARDED, counts.shared()), by_block, counts)
-    return jnp.stack(moved) * (counts.n.astype(float) / totals)[None] - influence.sum(1)[:, None]
+    specs = (SHARDED, counts.partition_specs())
+    *sums, totals = sum_over_devices(target.mesh, weighted_sums, specs, values, counts)
+    return jnp.stack(sums) * (counts.n.astype(float) / totals)[None] - influence.sum(1)[:, None]

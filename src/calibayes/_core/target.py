@@ -1,7 +1,10 @@
-"""A model, data and counts make one density on every row."""
+r"""The target density of every replicate, made of a model, data and counts.
+
+$$ \gamma_b(\theta) = \exp\{-\eta R_b(\theta)\}\,p(\theta), \qquad R_b(\theta) = \sum_i c_{bi}\,r_i(\theta). $$
+"""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import equinox as eqx
@@ -30,36 +33,63 @@ from calibayes._core.risk import block_length, generic_losses, in_replicate_batc
 from calibayes._core.risk_gpu import linear_risk
 from calibayes._core.unroll import unroll
 
-_TO_BEGIN_WITH = 2**16
-"""Observations that a first fit takes of more than twice as many."""
+
+@dataclass(frozen=True)
+class TargetConfig:
+    """Tuning constants of the construction of a target."""
+
+    reference_observations: int = 2**16
+    """Number of observations to which the initial reference is fitted by least squares, of at least twice as many. The
+    reference only has to be near the posterior; it is recentred later. Order-of-magnitude choice; it affects results by
+    rounding only."""
+
+
+CONFIG = TargetConfig()
 
 
 class Model(Protocol):
-    """A loss and a prior, such as a `GibbsModel`."""
+    """Loss and prior, such as a `GibbsModel`."""
 
     loss: LinearLoss | Generic
     prior: Any
 
 
 class Target(eqx.Module):
-    """The density `exp(-eta * risk) * prior` on B rows of counts. Row 0 is the data, counted once each.
+    """Density `exp(-eta * risk) * prior` of B replicates. Replicate 0 is the data, with counts of one.
 
-    Observations lie in G blocks of L, the last filled up with observations that no row counts.
-    Risks are relative to the risk of `reference`, which cancels from everything but their size.
-    Particles live in free coordinates: what moves them never meets a wall.
+    Observations are stored in G blocks of L. The last block is padded with observations whose counts are zero.
+    Risks are relative to the risk of `reference`, a constant that cancels from all results and keeps them small.
+    Particles are in unbounded coordinates, so that moves never meet the bounds of the prior.
+
+    Attributes
+    ----------
+    loss : LinearLoss or Generic
+        Loss of one observation.
+    prior : prior
+        Prior with a method `log_prob`.
+    data : pytree of Array
+        Blocks of observations. For linear losses `(x, y, offset)`, with the prediction
+        `offset + x @ (theta - reference)`.
+    counts : Counts
+        Counts of the replicates.
+    reference : Array of shape (K,)
+        Parameters whose risk is subtracted.
+    reference_loss : Array of shape (G, L)
+        Loss of the reference for every observation.
+    coordinates : Coordinates
+        Map between parameters and unbounded coordinates.
+    mesh : Mesh or None
+        Devices between which the observations are divided; None for a single device.
     """
 
     loss: LinearLoss | Generic
     prior: Any
     data: PyTree[Array]
-    """Blocks of observations; for linear losses `(x, y, offset)`, the prediction `offset + x @ (theta - reference)`."""
     counts: Counts
     reference: Float[Array, " K"]
     reference_loss: Float[Array, "G L"]
-    """The loss of the reference for every observation."""
     coordinates: Coordinates
     mesh: Mesh | None = eqx.field(static=True, default=None)
-    """The devices that the observations are shared out to; None if there is one."""
 
     @property
     def dim(self) -> int:
@@ -75,66 +105,87 @@ class Target(eqx.Module):
 
     @eqx.filter_jit
     def replicate(self, index: int) -> "Target":
-        """The target of one row alone."""
+        """Return the target of one replicate."""
         return self.select(jnp.asarray([index]))
 
     @jit
     def select(self, indices: Int[Array, " R"]) -> "Target":
-        """The target of some rows, in this order; a row may come again."""
+        """Return the target of the replicates at `indices`, which may repeat."""
         return replace(self, counts=self.counts.select(indices))
 
     def subsample(self, key: PRNGKeyArray, n: int) -> "Target":
-        """About n of the observations, one of each of as many stretches at random, on the data's row.
+        """Return the target of a stratified subsample of the data, without bootstrap replicates.
 
-        The same on any devices, each of which has all of them.
+        Parameters
+        ----------
+        key : PRNGKeyArray
+            Random key.
+        n : int
+            Number of observations, rounded up to complete blocks. The data are divided into as many intervals of
+            consecutive observations, and one observation is drawn from each.
+
+        Returns
+        -------
+        Target
+            Target that every device holds completely; it is the same for any mesh.
         """
         length = self.reference_loss.shape[1]
-        taken = -(-n // length) * length
-        edges = np.arange(taken + 1) * int(self.counts.n) // taken
-        inside = np.asarray(jax.random.uniform(key, (taken,)), np.float64)
-        at = edges[:-1] + (inside * np.diff(edges)).astype(np.int64)
-        data, base = _picked(self, jnp.asarray(at))
-        ones = jnp.ones((*base.shape, 1), base.dtype)
-        return replace(self, data=data, reference_loss=base, counts=StoredCounts(jnp.asarray(taken), ones), mesh=None)
+        size = -(-n // length) * length
+        edges = np.arange(size + 1) * int(self.counts.n) // size
+        uniforms = np.asarray(jax.random.uniform(key, (size,)), np.float64)
+        indices = edges[:-1] + (uniforms * np.diff(edges)).astype(np.int64)
+        data, reference_loss = _gather_observations(self, jnp.asarray(indices))
+        ones = jnp.ones((*reference_loss.shape, 1), reference_loss.dtype)
+        counts = StoredCounts(jnp.asarray(size), ones)
+        return replace(self, data=data, reference_loss=reference_loss, counts=counts, mesh=None)
 
     def risk(self, theta: Float[Array, "K B M"]) -> Float[Array, "B M"]:
-        """Risk relative to the reference. Infinite is a density of zero; NaN, a loss that failed."""
+        """Return the risk at parameters, relative to the reference.
+
+        Infinity stands for a density of zero, NaN for a loss that failed.
+        """
         loss = self.loss
         if isinstance(loss, LinearLoss):
             theta = theta - self.reference[:, None, None]
 
-        def on_rows(own, theta, data, base, counts):
+        def on_device(indices, theta, data, reference_loss, counts):
             if self.mesh is not None:
-                theta, counts = theta[:, own], counts.select(own)
-            return in_replicate_batches(lambda theta, counts: of_rows(theta, counts, data, base), theta, counts)
+                theta, counts = theta[:, indices], counts.select(indices)
+            of_replicates = lambda theta, counts: risk_of_replicates(theta, counts, data, reference_loss)
+            return in_replicate_batches(of_replicates, theta, counts)
 
-        def of_rows(theta, counts, data, base):
+        def risk_of_replicates(theta, counts, data, reference_loss):
             if isinstance(loss, LinearLoss):
-                return linear_risk(loss, theta, data, base, counts)
-            return weighted_risk(generic_losses(loss, theta), data, base, counts, theta.shape[-1], finite=False)
+                return linear_risk(loss, theta, data, reference_loss, counts)
+            losses_of = generic_losses(loss, theta)
+            return weighted_risk(losses_of, data, reference_loss, counts, theta.shape[-1], finite=False)
 
-        specs = (UNSHARDED, SHARDED, SHARDED, self.counts.shared())
+        specs = (UNSHARDED, SHARDED, SHARDED, self.counts.partition_specs())
         args = (theta, self.data, self.reference_loss, self.counts)
-        risk = sum_over_devices(self.mesh, on_rows, specs, *args, n_replicates=self.n_replicates)
+        risk = sum_over_devices(self.mesh, on_device, specs, *args, n_replicates=self.n_replicates)
+        # Minus infinity would win every comparison: it is a failure as well.
         return jnp.where(risk == -jnp.inf, jnp.nan, risk)
 
     def totals(self) -> Float[Array, " B"]:
-        """Counts of all observations, row by row."""
-        return sum_over_devices(self.mesh, lambda counts: counts.totals(), (self.counts.shared(),), self.counts)
+        """Return the sum of the counts of each replicate."""
+        return sum_over_devices(
+            self.mesh, lambda counts: counts.totals(), (self.counts.partition_specs(),), self.counts
+        )
 
     def losses(self, z: Float[Array, "K B M"]) -> Callable[[Any], list[Float[Array, "B M"]]]:
-        """A function of a block of observations: the loss of every particle for each of them."""
+        """Return a function of a block of observations that gives the losses at coordinates for each of them."""
         theta, loss = self.coordinates.constrain(z), self.loss
         if isinstance(loss, LinearLoss):
             return linear_losses(loss.rho, theta - self.reference[:, None, None])
         return generic_losses(loss, theta)
 
     def log_prior(self, theta: Float[Array, "K B M"]) -> Float[Array, "B M"]:
-        one = unroll(self.prior.log_prob, theta[:, 0, 0])
-        return jax.vmap(jax.vmap(one, 1), 1)(theta)
+        """Return the logarithm of the prior density at parameters."""
+        log_prob = unroll(self.prior.log_prob, theta[:, 0, 0])
+        return jax.vmap(jax.vmap(log_prob, 1), 1)(theta)
 
     def evaluate(self, z: Float[Array, "K B M"]) -> Particles:
-        """Particles of equal weight at some coordinates; their `log_prior` is the coordinates' density."""
+        """Return particles with equal weights at coordinates. Their `log_prior` is the density of the coordinates."""
         theta = self.coordinates.constrain(z)
         log_prior = self.log_prior(theta)
         if not self.coordinates.unbounded:
@@ -142,7 +193,7 @@ class Target(eqx.Module):
         return Particles(z, self.risk(theta), log_prior, uniform_log_weights(z.shape[1:]))
 
     def constrained(self, particles: Particles) -> Particles:
-        """The particles as parameters, with the parameters' prior density."""
+        """Return particles as parameters instead of coordinates, with the prior density of the parameters."""
         return particles if self.coordinates.unbounded else self._constrained(particles)
 
     @jit
@@ -152,24 +203,38 @@ class Target(eqx.Module):
         return Particles(self.coordinates.constrain(z), particles.risk, log_prior, particles.log_weights)
 
     def recentre(self, reference: Float[Array, " K"]) -> "Target":
-        """The same target with risks relative to another reference."""
+        """Return the same target with risks relative to another reference."""
         return _recentre(self, reference)
-
-
-def log_density(particles: Particles, eta: Float[Array, " B"]) -> Float[Array, "B M"]:
-    r"""$\log\gamma(\theta) = -\eta R(\theta) + \log p(\theta)$; minus infinity where a loss is no number."""
-    value = -eta[:, None] * particles.risk + particles.log_prior
-    return jnp.where(jnp.isfinite(particles.risk) & ~jnp.isnan(value), value, -jnp.inf)
 
 
 evaluate = jit(Target.evaluate)
 
 
-def make_target(model: Model, data: Any, counts: np.ndarray | PoissonSpec, dim: int) -> Target:
-    """The target of checked data (arrays on the host) and bootstrap counts, the data put first.
+def log_density(particles: Particles, eta: Float[Array, " B"]) -> Float[Array, "B M"]:
+    r"""Return $\log\gamma(\theta) = -\eta R(\theta) + \log p(\theta)$, minus infinity where the risk is not finite."""
+    value = -eta[:, None] * particles.risk + particles.log_prior
+    return jnp.where(jnp.isfinite(particles.risk) & ~jnp.isnan(value), value, -jnp.inf)
 
-    The first reference of a location loss is the least-squares fit, taken off y in float64, so that y loses no digits
-    to a large offset. Any other loss starts from zero.
+
+def make_target(model: Model, data: Any, counts: np.ndarray | PoissonSpec, dim: int) -> Target:
+    """Make the target of a model.
+
+    Parameters
+    ----------
+    model : Model
+        Loss and prior.
+    data : pytree of ndarray
+        Checked data; for linear losses `(x, y)`.
+    counts : ndarray of shape (B, N) or PoissonSpec
+        Counts of the bootstrap replicates, without the data.
+    dim : int
+        Number of parameters.
+
+    Returns
+    -------
+    Target
+        Target with the data as replicate 0. The reference of a location loss is the least-squares fit, which is
+        subtracted from y in float64, so that a large offset of y costs no precision. It is zero for other losses.
     """
     n = len(jax.tree.leaves(data)[0])
     length = block_length(dim)
@@ -181,16 +246,17 @@ def make_target(model: Model, data: Any, counts: np.ndarray | PoissonSpec, dim: 
             y = y - x @ reference
         data = (x, y, np.zeros(n))
     mesh = choose_mesh(-(-n // length), n, counts.n_replicates if isinstance(counts, PoissonSpec) else len(counts))
-    data, base = jax.tree.map(lambda leaf: _blocks(leaf, length, mesh), (data, np.zeros(n)))
+    data, zeros = jax.tree.map(lambda leaf: _to_blocks(leaf, length, mesh), (data, np.zeros(n)))
     if mesh is None:
-        data, base = jax.device_put((data, base))
+        data, zeros = jax.device_put((data, zeros))
+    from_spec = isinstance(counts, PoissonSpec)
     target = Target(
         loss=model.loss,
         prior=model.prior,
         data=data,
-        counts=(DrawnCounts.from_spec if isinstance(counts, PoissonSpec) else StoredCounts.from_array)(counts, length, mesh),  # type: ignore[arg-type]
+        counts=(DrawnCounts.from_spec if from_spec else StoredCounts.from_array)(counts, length, mesh),  # type: ignore[arg-type]
         reference=jax.device_put(host_array(reference)),
-        reference_loss=base,
+        reference_loss=zeros,
         coordinates=Coordinates.from_prior(model.prior, dim),
         mesh=mesh,
     )
@@ -198,10 +264,12 @@ def make_target(model: Model, data: Any, counts: np.ndarray | PoissonSpec, dim: 
 
 
 def initial_reference(x: np.ndarray, y: np.ndarray) -> Float[np.ndarray, " K"]:
-    """The least-squares fit, to some of many observations if these tell all parameters; as it will be stored, so that
-    what is taken off y is what it stands for.
+    """Return the least-squares fit, rounded to the default float type.
+
+    Of many observations it is fitted to an evenly spaced subset, if that determines all parameters. It is rounded so
+    that exactly the stored reference is subtracted from y.
     """
-    every = max(1, len(y) // _TO_BEGIN_WITH)
+    every = max(1, len(y) // CONFIG.reference_observations)
     fit, _, rank, _ = np.linalg.lstsq(x[::every], y[::every])
     if every > 1 and rank < x.shape[1]:
         fit = np.linalg.lstsq(x, y)[0]
@@ -209,26 +277,29 @@ def initial_reference(x: np.ndarray, y: np.ndarray) -> Float[np.ndarray, " K"]:
 
 
 @eqx.filter_jit
-def _picked(target: Target, at: Int[Array, " S"]) -> tuple[PyTree[Array], Float[Array, "G L"]]:
-    """Data and base of some observations; from each device those that it has, and nothing for the others."""
+def _gather_observations(target: Target, indices: Int[Array, " S"]) -> tuple[PyTree[Array], Float[Array, "G L"]]:
+    """Return data and reference loss of some observations in blocks, on every device.
+
+    Each device contributes the observations that it holds, and zeros for the others.
+    """
     n_blocks, length = target.reference_loss.shape
 
-    def pick(leaves: PyTree[Array]) -> PyTree[Array]:
-        own = len(jax.tree.leaves(leaves)[0]) * length
-        here = at - (0 if own == n_blocks * length else own * jax.lax.axis_index(OBSERVATIONS))
-        there = (here >= 0) & (here < own)
+    def gather(leaves: PyTree[Array]) -> PyTree[Array]:
+        held = len(jax.tree.leaves(leaves)[0]) * length
+        first = 0 if held == n_blocks * length else held * jax.lax.axis_index(OBSERVATIONS)
+        local = indices - first
+        is_held = (local >= 0) & (local < held)
 
-        def of(leaf: Array) -> Array:
-            found = leaf.reshape(-1, *leaf.shape[2:])[jnp.clip(here, 0, own - 1)]
-            return jnp.where(there.reshape(-1, *(1,) * (found.ndim - 1)), found, 0).reshape(
-                -1, length, *found.shape[1:]
-            )
+        def gather_leaf(leaf: Array) -> Array:
+            values = leaf.reshape(-1, *leaf.shape[2:])[jnp.clip(local, 0, held - 1)]
+            masked = jnp.where(is_held.reshape(-1, *(1,) * (values.ndim - 1)), values, 0)
+            return masked.reshape(-1, length, *values.shape[1:])
 
-        return jax.tree.map(of, leaves)
+        return jax.tree.map(gather_leaf, leaves)
 
     leaves = (target.data, target.reference_loss)
-    picked = sum_over_devices(target.mesh, pick, (SHARDED,), leaves)
-    return jax.tree.map(lambda new, leaf: new.astype(leaf.dtype), picked, leaves)
+    gathered = sum_over_devices(target.mesh, gather, (SHARDED,), leaves)
+    return jax.tree.map(lambda new, leaf: new.astype(leaf.dtype), gathered, leaves)
 
 
 @jit
@@ -239,21 +310,22 @@ def _recentre(target: Target, reference: Float[Array, " K"]) -> Target:
         x, y, offset = data
         shift = jnp.tensordot(x, reference - target.reference, 1)
         data = (x, y - shift, offset) if loss.location else (x, y, offset + shift)
-        base = jax.vmap(jax.vmap(loss.rho))(data[2], data[1])
+        losses = jax.vmap(jax.vmap(loss.rho))(data[2], data[1])
     else:
-        base = jax.vmap(jax.vmap(loss, (None, 0)), (None, 0))(reference, data).astype(float)
-    return replace(target, data=data, reference=reference, reference_loss=jnp.where(jnp.isfinite(base), base, 0.0))
+        losses = jax.vmap(jax.vmap(loss, (None, 0)), (None, 0))(reference, data).astype(float)
+    losses = jnp.where(jnp.isfinite(losses), losses, 0.0)
+    return replace(target, data=data, reference=reference, reference_loss=losses)
 
 
-def _blocks(leaf: np.ndarray, length: int, mesh: Mesh | None) -> Any:
-    """Observations in blocks, filled up with the last of them."""
+def _to_blocks(leaf: np.ndarray, length: int, mesh: Mesh | None) -> Any:
+    """Return observations in blocks, padded with the last observation."""
     n_blocks = padded_blocks(mesh, -(-len(leaf) // length))
-    kind = jax.dtypes.canonicalize_dtype(float if np.issubdtype(leaf.dtype, np.floating) else leaf.dtype)
+    dtype = jax.dtypes.canonicalize_dtype(float if np.issubdtype(leaf.dtype, np.floating) else leaf.dtype)
 
-    def part(blocks: slice) -> np.ndarray:
-        own = leaf[blocks.start * length : blocks.stop * length]
-        fill = (blocks.stop - blocks.start) * length - len(own)
+    def make_part(blocks: slice) -> np.ndarray:
+        part = leaf[blocks.start * length : blocks.stop * length]
+        fill = (blocks.stop - blocks.start) * length - len(part)
         padding = np.broadcast_to(leaf[-1], (fill, *leaf.shape[1:]))
-        return np.concatenate([own, padding]).astype(kind).reshape(-1, length, *leaf.shape[1:])
+        return np.concatenate([part, padding]).astype(dtype).reshape(-1, length, *leaf.shape[1:])
 
-    return place_blocks(mesh, (n_blocks, length, *leaf.shape[1:]), part)
+    return place_blocks(mesh, (n_blocks, length, *leaf.shape[1:]), make_part)

@@ -1,10 +1,12 @@
-"""A function of one particle with products and sums of short vectors written out, term by term.
+"""Unroll products and sums of short vectors in a function of one particle.
 
-A user's loss says `x @ theta`, a prior sums over parameters. For many particles XLA would compute that by itself, go to
-memory with it and come back for the rest; written out it is part of one fused pass (see `calibayes._core.risk`).
+A user's loss contains `x @ theta`, and a prior sums over parameters. For many particles XLA would compute such a
+product as an operation of its own, write the result to memory and read it again. Written out term by term, it is part
+of one fused pass over the particles (`calibayes._core.risk`).
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,58 +14,81 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jaxtyping import Array, PyTree
 
-LONGEST = 64
-"""Beyond, a product is a product."""
-LONGEST_SUM = 12
-"""Beyond, a sum is a sum: XLA would store its terms."""
+
+@dataclass(frozen=True)
+class UnrollConfig:
+    """Largest vectors that are unrolled. The values affect compile and running time, and results by rounding only."""
+
+    max_product_length: int = 64
+    """Length of two vectors up to which their inner product is unrolled. Order-of-magnitude choice."""
+    max_sum_length: int = 12
+    """Length of a vector up to which its sum is unrolled. XLA stores the terms of longer unrolled sums in memory
+    (`docs/performance.md`)."""
+
+
+CONFIG = UnrollConfig()
 
 
 def unroll(fn: Callable[..., Array], *example: PyTree[Array]) -> Callable[..., Array]:
-    """`fn` of arguments like these, which has one array for a value."""
+    """Return an equivalent function with short products and sums unrolled.
+
+    Parameters
+    ----------
+    fn : callable
+        Function that returns one array.
+    *example : pytree of Array
+        Arguments with the shapes and dtypes of the later calls.
+
+    Returns
+    -------
+    callable
+        Function of the same arguments.
+    """
     closed = jax.make_jaxpr(fn)(*example)
 
     def call(*args: PyTree[Array]) -> Array:
-        (value,) = _run(closed.jaxpr, closed.consts, jax.tree.leaves(args))
+        (value,) = _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(args))
         return jnp.asarray(value)
 
     return call
 
 
-def _run(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
-    value = lambda atom: atom.val if isinstance(atom, Literal) else known[atom]
+def _evaluate(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """Evaluate a jaxpr equation by equation, with short products and sums replaced."""
+    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
+    read = lambda atom: atom.val if isinstance(atom, Literal) else values[atom]
     for equation in jaxpr.eqns:
-        operands, primitive = [value(atom) for atom in equation.invars], equation.primitive
+        operands, primitive = [read(atom) for atom in equation.invars], equation.primitive
         inner = equation.params.get("jaxpr")
         if _is_short_product(equation, operands):
-            wanted = equation.params["preferred_element_type"]
-            a, b = operands if wanted is None else (operand.astype(wanted) for operand in operands)
-            found = [_summed([a[k] * b[k] for k in range(len(a))])]
+            dtype = equation.params["preferred_element_type"]
+            a, b = operands if dtype is None else (operand.astype(dtype) for operand in operands)
+            outputs = [_add([a[k] * b[k] for k in range(len(a))])]
         elif _is_short_sum(equation, operands):
-            found = [_summed([operands[0][k] for k in range(len(operands[0]))])]
+            outputs = [_add([operands[0][k] for k in range(len(operands[0]))])]
         elif primitive.name in ("jit", "pjit") and isinstance(inner, ClosedJaxpr):
-            found = _run(inner.jaxpr, inner.consts, operands)
+            outputs = _evaluate(inner.jaxpr, inner.consts, operands)
         else:
             with equation.ctx.manager:
-                found = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
-            found = found if primitive.multiple_results else [found]
-        known |= dict(zip(equation.outvars, found, strict=True))
-    return [value(atom) for atom in jaxpr.outvars]
+                outputs = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
+            outputs = outputs if primitive.multiple_results else [outputs]
+        values |= dict(zip(equation.outvars, outputs, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
 
 
-def _summed(terms: list[Any]) -> Any:
+def _add(terms: list[Any]) -> Any:
     return sum(terms[1:], terms[0])
 
 
-def _is_short_sum(equation: JaxprEqn, operands: Sequence[Any]) -> bool:
-    """Of one vector."""
-    if equation.primitive.name != "reduce_sum" or equation.params["axes"] != (0,):
-        return False
-    return operands[0].ndim == 1 and 1 <= len(operands[0]) <= LONGEST_SUM
-
-
 def _is_short_product(equation: JaxprEqn, operands: Sequence[Any]) -> bool:
-    """Of two vectors."""
+    """Return whether an equation is the inner product of two short vectors."""
     if equation.primitive.name != "dot_general" or equation.params["dimension_numbers"] != (((0,), (0,)), ((), ())):
         return False
-    return all(operand.ndim == 1 and 1 <= len(operand) <= LONGEST for operand in operands)
+    return all(operand.ndim == 1 and 1 <= len(operand) <= CONFIG.max_product_length for operand in operands)
+
+
+def _is_short_sum(equation: JaxprEqn, operands: Sequence[Any]) -> bool:
+    """Return whether an equation is the sum of one short vector."""
+    if equation.primitive.name != "reduce_sum" or equation.params["axes"] != (0,):
+        return False
+    return operands[0].ndim == 1 and 1 <= len(operands[0]) <= CONFIG.max_sum_length

@@ -1,10 +1,10 @@
-"""What `calibayes fit` says: a table for people, an object for programs."""
+"""Output of `calibayes fit`: a table for people and a JSON object for programs."""
 
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich import box
@@ -12,54 +12,104 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from calibayes.cli.tables import Selection
+from calibayes._backend.warnings import NotConvergedWarning
+from calibayes._core.status import Diagnostic, Severity, Status
+from calibayes.cli.columns import Selection
 from calibayes.design import Design
+from calibayes.io import encode_diagnostics
 from calibayes.losses import Expectile, Hinge, Huber, LinearLoss, Quantile
-from calibayes.report.verdict import FEW_OBSERVATIONS
+from calibayes.report import verdict
 from calibayes.result import Intervals, Result
 
-_FAR = 5.0
-"""Standard deviations of a column from which on zero is far outside of it."""
-_FEW_ROWS = "in our study of median regression with 2 parameters, on 100 rows, 95% sets covered some 90%"
-_CALLED = {"Absolute": "Least absolute error", "Squared": "Least squares"}
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """Thresholds of the printed notes; display choices."""
+
+    far_from_zero: float = 5.0
+    """Mean of a column in units of its standard deviation from which zero counts as far outside the data, so that the
+    intercept is an extrapolation."""
+
+
+CONFIG = OutputConfig()
+
+_LOSS_TITLES = {"Absolute": "Least absolute error", "Squared": "Least squares"}
+_FAILED = "bold red"
+_LABELS = {Severity.INFO: "note", Severity.WARNING: "warning", Severity.ERROR: "error"}
+
+
+class Fact(NamedTuple):
+    """A labelled line of the output."""
+
+    label: str
+    text: str
+    style: str = ""
 
 
 @dataclass(frozen=True)
 class FitSummary:
-    """All that there is to say."""
+    """Everything that `calibayes fit` prints."""
 
     result: Result
-    own: Intervals
+    intervals: Intervals
     loss: LinearLoss
-    chosen: Selection
+    selection: Selection
     design: Design
     file: str
     classes: list[str] | None
-    """What -1 and 1 are called."""
-    warned: list[str]
+    """Labels of the classes -1 and 1."""
+    warnings: list[Warning]
+    """Warnings that were raised during the calibration."""
 
     @property
     def converged(self) -> bool:
-        return self.result.converged and bool(self.own.converged.all())
+        """Whether the joint learning rate and the learning rates of all intervals converged."""
+        return all(status is Status.CONVERGED for status in (self.result.status, *self.intervals.status))
+
+    @property
+    def exit_code(self) -> int:
+        """Exit status of the command."""
+        return 0 if self.converged else 1
+
+    @property
+    def diagnostics(self) -> dict[Diagnostic, list[str]]:
+        """All diagnostics, with the names of the intervals that they concern; no names for the joint result."""
+        findings: dict[Diagnostic, list[str]] = {diagnostic: [] for diagnostic in self.result.diagnostics}
+        for name, diagnostics in zip(self.intervals.names, self.intervals.diagnostics, strict=True):
+            for diagnostic in diagnostics:
+                if diagnostic not in self.result.diagnostics:
+                    findings.setdefault(diagnostic, []).append(name)
+        return findings
 
     @property
     def notes(self) -> list[str]:
-        """What else to know, once; intervals that did not converge are told of by name."""
-        named = "calibration of" if not self.own.converged.all() else "\n"
-        n, k = len(self.chosen.columns), len(self.own.names)
-        few = [f"{n:,} rows are few for {k} coefficients: {_FEW_ROWS}"] if n < FEW_OBSERVATIONS * k else []
-        return [*self.chosen.notes, *few, *(note for note in dict.fromkeys(self.warned) if not note.startswith(named))]
+        """Remarks about the data, and warnings that are not about the status or a diagnostic."""
+        n_rows, n_coefficients = len(self.selection.columns), len(self.intervals.names)
+        notes = list(self.selection.notes)
+        if n_rows < verdict.CONFIG.few_observations * n_coefficients:
+            notes.append(
+                f"{n_rows:,} rows are few for {n_coefficients} coefficients. In our study of median regression with 2 "
+                "parameters and 100 rows, 95% sets covered the true parameter in about 90% of datasets."
+            )
+        messages = [diagnostic.message for diagnostic in self.diagnostics]
+        for warning in self.warnings:
+            text = str(warning)
+            repeated = isinstance(warning, NotConvergedWarning) or any(message in text for message in messages)
+            if not repeated and text not in notes:
+                notes.append(text)
+        return notes
 
     @property
     def title(self) -> str:
-        """What was fitted, on one line."""
-        chosen, n = self.chosen, len(self.chosen.names)
-        about = chosen.target if self.classes is None else f"{chosen.target} = {self.classes[1]}"
-        given = f" on {n} column{'s' * (n > 1)}" if n else ""
-        return f"{model_title(self.loss)} of {about}{given}, {len(chosen.columns):,} rows of {self.file}."
+        """Model, target and data in one line."""
+        selection, n_columns = self.selection, len(self.selection.names)
+        target = selection.target if self.classes is None else f"{selection.target} = {self.classes[1]}"
+        predictors = f" on {n_columns} column{'s' * (n_columns > 1)}" if n_columns else ""
+        return f"{model_title(self.loss)} of {target}{predictors}, {len(selection.columns):,} rows of {self.file}."
 
 
 def model_title(loss: LinearLoss) -> str:
+    """Return the usual name of a linear model with this loss."""
     match loss:
         case Quantile():
             return "Median regression" if float(loss.tau) == 0.5 else f"{float(loss.tau):.3g} quantile regression"
@@ -70,33 +120,35 @@ def model_title(loss: LinearLoss) -> str:
         case Hinge():
             return "Support vector machine"
     name = type(loss).__name__
-    return f"{_CALLED.get(name, name)} regression"
+    return f"{_LOSS_TITLES.get(name, name)} regression"
 
 
-def to_json(fitted: FitSummary) -> str:
-    result, own, loss = fitted.result, fitted.own, fitted.loss
-    parameters = {name: float(value) for name, value in vars(loss).items()}
+def to_json(summary: FitSummary) -> str:
+    """Return the summary as JSON; numbers that are not finite are null."""
+    result, intervals, loss = summary.result, summary.intervals, summary.loss
     coefficients = [
         {
             "name": name,
             "mean": _finite(result.means[k]),
             "sd": _finite(result.draws[:, k].std()),
-            "low": _finite(own.bounds[k, 0]),
-            "high": _finite(own.bounds[k, 1]),
-            "eta": _finite(own.eta[k]),
-            "eta_se": _finite(own.eta_se[k]),
-            "converged": bool(own.converged[k]),
-            "message": own.messages[k],
+            "low": _finite(intervals.bounds[k, 0]),
+            "high": _finite(intervals.bounds[k, 1]),
+            "eta": _finite(intervals.eta[k]),
+            "eta_se": _finite(intervals.eta_se[k]),
+            "converged": bool(intervals.converged[k]),
+            "status": intervals.status[k].name,
+            "diagnostics": encode_diagnostics(intervals.diagnostics[k]),
+            "message": intervals.messages[k],
         }
         for k, name in enumerate(result.names)
     ]
-    said = {
+    content = {
         "call": result.settings["call"],
-        "fitted": fitted.title,
-        "target": fitted.chosen.target,
-        "classes": fitted.classes,
-        "n": len(fitted.chosen.columns),
-        "loss": {"name": type(loss).__name__.lower()} | parameters,
+        "fitted": summary.title,
+        "target": summary.selection.target,
+        "classes": summary.classes,
+        "n": len(summary.selection.columns),
+        "loss": {"name": type(loss).__name__.lower()} | {name: float(value) for name, value in vars(loss).items()},
         "level": result.level,
         "region": result.region.name,
         "eta": _finite(result.eta),
@@ -105,82 +157,100 @@ def to_json(fitted: FitSummary) -> str:
         "coverage_interval": [float(bound) for bound in result.coverage.interval],
         "bootstrap": result.coverage.n_replicates,
         "seed": result.settings["seed"],
-        "converged": fitted.converged,
+        "converged": summary.converged,
+        "status": result.status.name,
+        "diagnostics": encode_diagnostics(result.diagnostics),
         "message": result.message,
-        "notes": fitted.notes,
+        "notes": summary.notes,
         "coefficients": coefficients,
         "versions": result.versions,
     }
-    return json.dumps(said, indent=2, allow_nan=False)
+    return json.dumps(content, indent=2, allow_nan=False)
 
 
 def _finite(value: Any) -> float | None:
-    """JSON knows no NaN and no infinity."""
     return float(value) if math.isfinite(value) else None
 
 
-def print_summary(fitted: FitSummary) -> None:
-    result, own = fitted.result, fitted.own
+def print_summary(summary: FitSummary) -> None:
+    """Print the summary as text."""
+    result = summary.result
     console = Console(highlight=False)
-    percent = f"{100 * result.level:g}%"
+    level, region = f"{100 * result.level:g}%", result.region.name
     low, high = result.coverage.interval
     error = f"{result.eta_se:.2g}" if math.isfinite(result.eta_se) else "unknown"
-    console.print(Text(fitted.title, "bold"))
+    console.print(Text(summary.title, "bold"))
     console.print()
-    _facts(
+    _print_facts(
         console,
-        ("joint eta", f"{result.eta:.4g} (standard error {error}), the learning rate for {result.region.name} sets"),
-        ("coverage", f"{result.coverage:.3f} ({low:.3f} to {high:.3f}) by {percent} {result.region.name} sets"),
+        Fact("joint eta", f"{result.eta:.4g} (standard error {error}), learning rate for {region} sets"),
+        Fact("coverage", f"{result.coverage:.3f} ({low:.3f} to {high:.3f}) of {level} {region} sets"),
     )
-    console.print(_table(fitted, percent))
-    said = ["Each interval is calibrated by itself, at its own eta."]
-    if fitted.classes is not None:
-        said.append("A coefficient above zero speaks for {1}, below zero for {0}.".format(*fitted.classes))
-    if fitted.chosen.intercept and fitted.chosen.names:
-        said.append(f"The intercept is the prediction where every column is zero{_how_far(fitted)}.")
-    console.print(" ".join(said), style="dim", markup=False)
+    console.print(_coefficient_table(summary, level))
+    console.print(" ".join(_explanations(summary)), style="dim", markup=False)
     console.print()
-    lost: dict[str, list[str]] = {}
-    for k in np.flatnonzero(~own.converged):
-        lost.setdefault(own.messages[k], []).append(own.names[k])
-    _facts(
-        console,
-        ("status", f"{'converged' if result.converged else 'NOT CONVERGED'}: {result.message}"),
-        *(("status", f"NOT CONVERGED: {', '.join(names)}: {message}") for message, names in lost.items()),
-        *(("note", note) for note in fitted.notes),
-    )
+    _print_facts(console, *_status_facts(summary))
 
 
-def _how_far(fitted: FitSummary) -> str:
-    """The column whose values are farthest from zero, if that is far outside of them."""
-    design = fitted.design
-    away = np.abs(design.means) / design.spreads
-    far = int(np.argmax(away))
-    return f", far outside of the data ({fitted.chosen.names[far]})" if away[far] > _FAR else ""
+def _explanations(summary: FitSummary) -> list[str]:
+    """Return sentences that explain the table of coefficients."""
+    sentences = ["Each interval is calibrated individually, at the eta in its row."]
+    if summary.classes is not None:
+        sentences.append("Positive coefficients favour {1}, negative ones {0}.".format(*summary.classes))
+    if summary.selection.intercept and summary.selection.names:
+        sentences.append(f"The intercept is the prediction where every column is zero{_extrapolation(summary)}.")
+    return sentences
 
 
-def _table(fitted: FitSummary, percent: str) -> Table:
+def _extrapolation(summary: FitSummary) -> str:
+    """Return a remark with the column whose values are farthest from zero, if they are far from zero."""
+    distances = np.abs(summary.design.means) / summary.design.spreads
+    farthest = int(np.argmax(distances))
+    if distances[farthest] <= CONFIG.far_from_zero:
+        return ""
+    return f", far outside the range of the data ({summary.selection.names[farthest]})"
+
+
+def _status_facts(summary: FitSummary) -> list[Fact]:
+    """Return status, diagnostics and notes as labelled lines."""
+    result, intervals = summary.result, summary.intervals
+    if result.converged:
+        facts = [Fact("status", f"converged: {result.status.value}")]
+    else:
+        facts = [Fact("status", f"NOT CONVERGED: {result.status.value}", _FAILED)]
+    failed: dict[Status, list[str]] = {}
+    for k in np.flatnonzero(~intervals.converged):
+        failed.setdefault(intervals.status[k], []).append(intervals.names[k])
+    for status, names in failed.items():
+        facts.append(Fact("status", f"NOT CONVERGED: {', '.join(names)}: {status.value}", _FAILED))
+    for diagnostic, names in summary.diagnostics.items():
+        prefix = f"{', '.join(names)}: " if names else ""
+        facts.append(Fact(_LABELS[diagnostic.severity], f"{prefix}{diagnostic.message}"))
+    return facts + [Fact("note", note) for note in summary.notes]
+
+
+def _coefficient_table(summary: FitSummary, level: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", overflow="fold")
-    for column in ("mean", f"{percent} low", f"{percent} high", "own eta"):
+    for column in ("mean", f"{level} low", f"{level} high", "eta"):
         table.add_column(column, justify="right", no_wrap=True)
-    own = fitted.own
-    rates = _alike(list(own.eta), float(np.median(own.eta)))
-    for k, name in enumerate(own.names):
-        low, high = own.bounds[k]
-        cells = _alike([float(fitted.result.means[k]), low, high], high - low)
-        table.add_row(Text(name), *cells, rates[k], style="" if own.converged[k] else "red")
+    intervals = summary.intervals
+    etas = _align_digits(list(intervals.eta), float(np.median(intervals.eta)))
+    for k, name in enumerate(intervals.names):
+        low, high = intervals.bounds[k]
+        cells = _align_digits([float(summary.result.means[k]), low, high], high - low)
+        table.add_row(Text(name), *cells, etas[k], style="" if intervals.converged[k] else "red")
     return table
 
 
-def _alike(values: Sequence[float], scale: float) -> list[str]:
-    """Numbers to the third digit of a scale, so that they can be compared."""
+def _align_digits(values: Sequence[float], scale: float) -> list[str]:
+    """Format numbers to the third significant digit of `scale`, so that they can be compared."""
     digits = 2 - math.floor(math.log10(scale)) if scale > 0 else 3
     return [f"{value:.{max(digits, 0)}f}" if -4 <= digits <= 6 else f"{value:.3e}" for value in values]
 
 
-def _facts(console: Console, *facts: tuple[str, str]) -> None:
+def _print_facts(console: Console, *facts: Fact) -> None:
     grid = Table.grid(padding=(0, 2))
-    for name, text in facts:
-        grid.add_row(name, Text(text, "bold red" if text.startswith("NOT") else ""))
+    for fact in facts:
+        grid.add_row(fact.label, Text(fact.text, fact.style))
     console.print(grid)

@@ -39,7 +39,7 @@ class NumPyroConfig:
 CONFIG = NumPyroConfig()
 
 _HANDLER_LOCK = threading.RLock()
-"""NumPyro's stack of handlers is shared by all threads, and `calibayes._backend.jit` traces in several threads."""
+"""NumPyro's stack of handlers is shared by all threads, and a program may calibrate in several threads."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,23 @@ class NumPyroPrior(eqx.Module):
         Lower and upper bounds of the parameters.
     layout : Layout
         Positions of the latent sites in the parameter vector.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import calibayes as cb
+    >>> import numpyro
+    >>> import numpyro.distributions as dist
+    >>> def normal(y):
+    ...     mu = numpyro.sample("mu", dist.Normal(0.0, 10.0))
+    ...     sigma = numpyro.sample("sigma", dist.HalfNormal(5.0))
+    ...     with numpyro.plate("data", len(y)):
+    ...         numpyro.sample("y", dist.Normal(mu, sigma), obs=y)
+    >>> prior = cb.GibbsModel.from_numpyro(normal, np.array([0.5, 1.5, 2.5])).prior
+    >>> prior.names
+    ['mu', 'sigma']
+    >>> {site: draws.shape for site, draws in prior.latents(np.ones((1000, 2))).items()}
+    {'mu': (1000,), 'sigma': (1000,)}
     """
 
     model: Callable[..., Any] = eqx.field(converter=static)
@@ -119,11 +136,35 @@ class NumPyroPrior(eqx.Module):
         return self.layout.split(draws)
 
     def log_prob(self, theta: Float[Array, " K"]) -> Float[Array, ""]:
-        """Return the log-density of one parameter vector."""
+        """Return the log-density of one parameter vector.
+
+        Parameters
+        ----------
+        theta : Array of shape (K,)
+            Parameters.
+
+        Returns
+        -------
+        Array
+            Log-density, a scalar.
+        """
         return _log_prob(self.model, self.datum, self.latents(theta), observed=False)
 
     def sample(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
-        """Draw parameter vectors; the last axis of `shape` has one entry per parameter."""
+        """Draw parameter vectors.
+
+        Parameters
+        ----------
+        key : PRNGKeyArray
+            JAX random key.
+        shape : tuple of int
+            Shape of the draws. The last axis has one entry per parameter.
+
+        Returns
+        -------
+        Array
+            Draws, of shape `shape`.
+        """
         draw_one = lambda key: self.layout.join(_values(_run(self.model, self.datum, key)))
         return jax.vmap(draw_one)(jax.random.split(key, int(np.prod(shape[:-1])))).reshape(shape)
 

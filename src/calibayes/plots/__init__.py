@@ -418,10 +418,10 @@ def diagnostics(result: Result, ax: Axes | None = None) -> Axes:
     >>> cb.plots.diagnostics(result).get_ylabel()
     'Pareto shape $\\hat{k}$'
     """
-    iterate = result._calibration().iterate
+    iterate = result._require_calibration().iterate
     ax, font_size = drawing.open_axes(ax)
     if isinstance(iterate.state, TransportState):
-        _draw_importance_weights(ax, result.calibration.solver.target, iterate.state)
+        _draw_importance_weights(ax, result.calibration.problem.target, iterate.state)
     else:
         ess, not_mixed = iterate.info.ess[1:], iterate.info.not_mixed[1:]
         order, ranks = np.argsort(ess), np.arange(1, len(ess) + 1)

@@ -64,7 +64,7 @@ def samples_to_compare(result: Result, before: float | None) -> list[Sample]:
 def draw_densities(ax: Axes, result: Result, samples: Sequence[Sample], k: int) -> None:
     """Draw the marginal density of parameter `k`, with equal-tailed intervals below it."""
     tail = (1 - result.level) / 2
-    bounds = Coordinates.of(getattr(result.model, "prior", None), len(result.names))
+    bounds = Coordinates.from_prior(getattr(result.model, "prior", None), len(result.names))
     low, high = float(bounds.low[k]), float(bounds.high[k])
     if k == 0 and result.settings.get("centred"):
         # The prior bounds the prediction at the means of the columns, not the reported intercept.

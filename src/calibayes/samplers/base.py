@@ -15,7 +15,7 @@ stores it in checkpoints.
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import numpy as np
@@ -31,6 +31,7 @@ OnStep = Callable[[float], None]
 """Called with the completed share of the work, often enough to be interrupted."""
 
 
+@runtime_checkable
 class SamplerState(Protocol):
     """The part of a sampler's state that the solver reads."""
 
@@ -69,7 +70,7 @@ class Snapshot(NamedTuple):
     replicates: Particles
 
 
-class Sampler(eqx.Module):
+class Sampler(eqx.Module, Generic[State]):
     """A way to have particles on every replicate at any learning rate. Replicate 0 is the data."""
 
     default_search: ClassVar[str] = "robbins-monro"
@@ -112,29 +113,29 @@ class Sampler(eqx.Module):
         return initial.eta
 
     @abstractmethod
-    def init(self, key: PRNGKeyArray, target: Target, initial: InitialDraws, eta: float) -> Any:
+    def init(self, key: PRNGKeyArray, target: Target, initial: InitialDraws, eta: float) -> State:
         """Return the state at `eta`."""
 
     @abstractmethod
-    def move(self, target: Target, state: Any, eta: float, on_step: OnStep) -> Any:
+    def move(self, target: Target, state: State, eta: float, on_step: OnStep) -> State:
         """Return the state at another learning rate."""
 
-    def refine(self, target: Target, state: Any, on_step: OnStep) -> Any:
+    def refine(self, target: Target, state: State, on_step: OnStep) -> State:
         """Return the state made as good as this sampler can; the same object if there is nothing to do."""
         return state
 
-    def refine_is_cheap(self, target: Target, state: Any) -> bool:
+    def refine_is_cheap(self, target: Target, state: State) -> bool:
         """Return whether `refine` costs so little that it may run before the state is known to be near the answer."""
         return False
 
-    def data(self, state: Any) -> Particles:
+    def data(self, state: State) -> Particles:
         """Return the particles on the data, as one replicate."""
         return state.particles.replicate(0)
 
-    def snapshots(self, target: Target, state: Any) -> Iterator[Snapshot]:
+    def snapshots(self, target: Target, state: State) -> Iterator[Snapshot]:
         """Yield the particles, then further particles at the same learning rate where they are cheap."""
         yield Snapshot(self.data(state), state.particles)
 
     @abstractmethod
-    def info(self, state: Any, eta: float) -> SamplerInfo:
+    def info(self, state: State, eta: float) -> SamplerInfo:
         """Return how well the state represents the posteriors at `eta`."""

@@ -73,7 +73,7 @@ class BracketState(SearchState):
         return self.low > 0 or self.high < math.inf
 
 
-class Bracket(Search):
+class Bracket(Search[BracketState]):
     r"""Bracketing search on the coverage curve, the default for transport.
 
     Where a curve does not cross the level, the next learning rate is where a normal posterior would: its coverage

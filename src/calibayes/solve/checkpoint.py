@@ -88,7 +88,7 @@ class Checkpoint:
         """Return the stored value of a stage, None if there is none."""
         return self._stages.get(name)
 
-    def put(self, name: str, value: Any) -> None:
+    def put(self, name: str, value: object) -> None:
         """Store the value of a stage and save the file."""
         if self.path is not None:
             self._stages[name] = value
@@ -138,7 +138,7 @@ class Checkpoint:
                 f"least as many; got {self.header['max_iterations']}."
             )
 
-    def _replace(self, value: Any) -> Any:
+    def _replace(self, value: object) -> object:
         """Store a target as its reference: the data are the caller's."""
         return {"reference": value.reference} if isinstance(value, Target) else None
 
@@ -150,7 +150,7 @@ class Checkpoint:
         return target if same else target.recentre(reference)
 
 
-def check_path(path: Any) -> Path:
+def check_path(path: object) -> Path:
     """Return the resolved path of a checkpoint, or raise if a file there could not be written."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"checkpoint must be the path of a file; got {path!r}.")
@@ -183,7 +183,7 @@ def fingerprint(parts: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _difference(name: str, theirs: Any, ours: str) -> str:
+def _difference(name: str, theirs: object, ours: str) -> str:
     if not isinstance(theirs, str) or max(len(theirs), len(ours)) > _MAX_DISPLAYED:
         return name
     return f"{name} ({theirs} in the file, {ours} in this call)"

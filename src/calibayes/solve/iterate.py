@@ -1,7 +1,7 @@
 """What is known at one learning rate: coverage of the credible sets, and how far it can be trusted."""
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +13,7 @@ from calibayes._core.particles import Particles, quantile
 from calibayes._core.status import Code, Diagnostic, Severity, Status
 from calibayes._core.target import Target
 from calibayes.regions import Region, critical_levels
-from calibayes.samplers.base import SamplerInfo
+from calibayes.samplers.base import SamplerInfo, SamplerState
 from calibayes.solve.curve import risk_variance
 from calibayes.solve.estimate import posterior_mean
 
@@ -109,7 +109,7 @@ class Iterate:
     coverage: Coverage
     point: Float[Array, " K"]
     particles: Particles
-    state: Any
+    state: SamplerState
     info: SamplerInfo
     diagnostics: tuple[Diagnostic, ...]
     half_width: float

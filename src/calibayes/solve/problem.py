@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
 
 import jax
 import numpy as np
@@ -14,7 +13,7 @@ from calibayes._core.curve import Coverage, Curve
 from calibayes._core.particles import Particles, pool, reweight_particles
 from calibayes._core.target import Target
 from calibayes.regions import Region
-from calibayes.samplers.base import Sampler, Snapshot
+from calibayes.samplers.base import Sampler, SamplerState, Snapshot
 from calibayes.samplers.initial import InitialDraws
 from calibayes.solve import curve as curves
 from calibayes.solve.curve import grid_around, half_width, local_curve
@@ -59,7 +58,7 @@ class CoverageProblem:
     draws: Float[Array, "M K"] | None = None
     initial: InitialDraws | None = None
 
-    def evaluate(self, state: Any, eta: float, *, refined: bool = False) -> Iterate:
+    def evaluate(self, state: SamplerState, eta: float, *, refined: bool = False) -> Iterate:
         """Return the coverage at the learning rate of the sampler's state.
 
         Raises

@@ -45,7 +45,7 @@ class RobbinsMonroState(SearchState):
     n_moves: int = 1
 
 
-class RobbinsMonro(Search):
+class RobbinsMonro(Search[RobbinsMonroState]):
     """Stochastic approximation with decreasing steps, the paper's search.
 
     It stops at the first learning rate whose coverage is within the tolerance of the level. Eta stays positive: a step
@@ -120,9 +120,10 @@ class RobbinsMonro(Search):
         n_moves = state.n_moves + (inner.eta != state.refinement.eta)
         if inner.status is not None or n_moves > REFINEMENT.max_moves:
             message = (
-                "The learning rate could not be refined on the coverage curve; it is the one at which the stochastic "
-                "search stopped, accurate to the tolerance on coverage only."
+                "The learning rate could not be refined on the coverage curve; it is the best one that the search "
+                "visited, accurate to the tolerance on coverage only."
             )
             finding = Diagnostic(Code.NOT_REFINED, Severity.WARNING, 0, message)
-            return replace(state, status=Status.CONVERGED, diagnostics=(finding,))
+            stopped_at = state.refinement.first_eta
+            return replace(state, eta=stopped_at, status=Status.CONVERGED, diagnostics=(finding,))
         return replace(state, eta=inner.eta, request=inner.request, refinement=inner, n_moves=n_moves)

@@ -9,7 +9,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 import equinox as eqx
 
@@ -88,16 +88,19 @@ class SearchState:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-class Search(eqx.Module):
+S = TypeVar("S", bound=SearchState)
+
+
+class Search(eqx.Module, Generic[S]):
     """A rule for the next learning rate."""
 
     uses_tolerance: ClassVar[bool] = True
     """Whether the rule stops by the tolerance on coverage."""
 
     @abstractmethod
-    def init(self, eta: float) -> Any:
+    def init(self, eta: float) -> S:
         """Return the state before the first observation, a `SearchState` at `eta`."""
 
     @abstractmethod
-    def step(self, state: Any, observation: Observation) -> Any:
+    def step(self, state: S, observation: Observation) -> S:
         """Return the state after an observation at `state.eta`."""

@@ -12,7 +12,6 @@ Paper, figures 1 and 3: the two algorithms differ in the sampler only. In outlin
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from calibayes._backend.rng import split_key
 from calibayes._core.curve import Curve
 from calibayes._core.precision import require_precision
 from calibayes._core.status import Code, Diagnostic, Severity, Status, worst
-from calibayes.samplers.base import Snapshot
+from calibayes.samplers.base import SamplerState, Snapshot
 from calibayes.solve.checkpoint import Checkpoint
 from calibayes.solve.iterate import Iterate, Record
 from calibayes.solve.problem import CoverageProblem, NotReachedError
@@ -56,7 +55,7 @@ class SolverState:
         Seconds since the start of the calibration.
     """
 
-    state: Any
+    state: SamplerState
     eta: float
     search: SearchState
     trace: tuple[Record, ...] = ()
@@ -124,7 +123,7 @@ class Solver:
 
         return self.search(problem, self.checkpoint.stage("search", start), "search", "solution")
 
-    def start_at(self, state: Any, eta: float) -> SolverState:
+    def start_at(self, state: SamplerState, eta: float) -> SolverState:
         """Return the solver's state before its first observation, with the sampler's state at `eta`."""
         return SolverState(state, eta, self.rule.init(eta), seconds=self._elapsed())
 
@@ -134,10 +133,10 @@ class Solver:
         An interrupt, or a learning rate that the sampler cannot reach, ends it with the best iterate so far.
         """
         if self.checkpoint.allows_more_iterations and _stopped_at_limit(self.checkpoint.get(result_stage)):
-            self.checkpoint.discard(result_stage, "audit")
-        finished = self.checkpoint.get(result_stage)
-        if finished is not None:
-            return Solution(problem, finished, solver_state.trace)
+            self.checkpoint.discard(result_stage)
+        if (finished := self.checkpoint.get(result_stage)) is not None:
+            iterate, trace = finished
+            return Solution(problem, iterate, trace)
         # A continued run counts the seconds of its earlier part.
         self.started = min(self.started, time.perf_counter() - solver_state.seconds)
         self.latest = solver_state
@@ -146,6 +145,7 @@ class Solver:
                 solver_state = self._step(problem, solver_state)
                 self.checkpoint.put(stage, solver_state)
             solver_state, iterate = self._conclude(problem, solver_state)
+            iterate = self.finish(problem, iterate)
         except KeyboardInterrupt as error:
             if self.latest.best is None or breaks_cluster(error):
                 raise
@@ -155,9 +155,8 @@ class Solver:
             if solver_state.best is None:
                 raise RuntimeError(f"calibration: {error}.") from None
             finding = Diagnostic(Code.NOT_REACHED, Severity.ERROR, 0, f"{error}.")
-            iterate = _with(solver_state.best, Status.NOT_REACHED, (finding,))
-        iterate = self.finish(problem, iterate)
-        self.checkpoint.put(result_stage, iterate)
+            iterate = self.finish(problem, _with(solver_state.best, Status.NOT_REACHED, (finding,)))
+        self.checkpoint.put(result_stage, (iterate, solver_state.trace))
         return Solution(problem, iterate, solver_state.trace)
 
     def _at_limit(self, solver_state: SolverState) -> bool:
@@ -302,8 +301,8 @@ def check_reliability(iterate: Iterate) -> Iterate:
     return iterate
 
 
-def _stopped_at_limit(iterate: Iterate | None) -> bool:
-    return iterate is not None and iterate.status is Status.MAX_ITERATIONS
+def _stopped_at_limit(finished: tuple[Iterate, tuple[Record, ...]] | None) -> bool:
+    return finished is not None and finished[0].status is Status.MAX_ITERATIONS
 
 
 def _error(problem: CoverageProblem, iterate: Iterate) -> float:

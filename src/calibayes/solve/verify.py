@@ -59,7 +59,7 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
         return Verified(unreliable, audited=True)
     solver.progress.phase("all replicates from the prior")
     assert problem.initial is not None
-    initial = InitialDraws(problem.target, problem.initial.particles.flat(), problem.initial.eta)
+    initial = InitialDraws(problem.target, problem.initial.particles.merge_replicates(), problem.initial.eta)
     problem = replace(problem, sampler=sampler, initial=initial)
     solver = replace(solver, rule=Bracket(closeness=REFINEMENT.closeness))
 

@@ -1,4 +1,6 @@
-"""Functions made from the same code over the same values are one function, and compile once."""
+"""Functions made from the same code over the same values are equal, and compile once."""
+
+import pickle
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -25,8 +27,8 @@ MAKERS = [capturing, with_default, with_keyword_default]
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("text", ["2.5", "1000", "True", "'ab' * 20", "None"])
-def test_remade_function_is_equal(make, text):
-    """Over values that are equal, though made anew and not the same objects."""
+def test_functions_over_equal_values_are_equal(make, text):
+    """The values are equal, but not the same objects."""
     first, second = make(eval(text)), make(eval(text))
     assert first.fn is not second.fn
     assert first == second
@@ -35,12 +37,12 @@ def test_remade_function_is_equal(make, text):
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize(("a", "b"), [(2.0, 3.0), (1, 1.0), (1, True), ("a", "b"), (0.0, None)])
-def test_other_value_is_another_function(make, a, b):
-    """A number of another type makes another dtype, so 1, 1.0 and True must not be mistaken for each other."""
+def test_functions_over_different_values_differ(make, a, b):
+    """A number of another type gives another dtype, so that 1, 1.0 and True must be distinguished."""
     assert make(a) != make(b)
 
 
-def test_other_code_is_another_function():
+def test_functions_with_different_code_differ():
     plus, minus = static(lambda theta: theta + 1), static(lambda theta: theta - 1)
     assert plus != minus
     assert capturing(2.0) != with_default(2.0)
@@ -48,8 +50,8 @@ def test_other_code_is_another_function():
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_arrays_compare_by_identity_if_they_cannot_change(make):
-    """Equality of arrays has no truth value, and comparing large ones would cost. NumPy's can change in place."""
+def test_captured_arrays_compare_by_identity_if_they_are_immutable(make):
+    """Comparing large arrays by value would be slow. NumPy arrays can change in place, so they never compare equal."""
     array = jnp.arange(3.0)
     assert make(array) == make(array)
     assert make(array) != make(array + 0)
@@ -57,7 +59,7 @@ def test_arrays_compare_by_identity_if_they_cannot_change(make):
     assert make(mutable) != make(mutable)
 
 
-def test_remade_function_does_not_recompile():
+def test_equal_functions_compile_once():
     traces = []
 
     @eqx.filter_jit
@@ -74,15 +76,15 @@ def test_remade_function_does_not_recompile():
     assert len(traces) == 2
 
 
-def test_static_leaves_modules_alone():
-    """A module keeps its arrays as leaves; only plain functions are wrapped."""
+def test_static_wraps_plain_functions_only():
+    """A module keeps its arrays as leaves."""
     layer = eqx.nn.Identity()
     assert static(layer) is layer
     assert isinstance(static(lambda theta: theta), Function)
     assert static(np.negative) is np.negative
 
 
-def test_function_calls_and_names_what_it_wraps():
+def test_function_calls_and_names_the_wrapped_function():
     def double(theta):
         return 2 * theta
 
@@ -92,35 +94,35 @@ def test_function_calls_and_names_what_it_wraps():
 
 
 @pytest.mark.parametrize("value", [1, True, np.float64(1), np.arange(3), [1, 2]])
-def test_as_float_is_of_the_default_type(value):
+def test_as_float_returns_the_default_float_type(value):
     array = as_float(value)
     assert array.dtype == jnp.zeros(()).dtype
     np.testing.assert_array_equal(array, np.asarray(value, float))
 
 
-def test_loop_variable_is_seen_as_it_was():
-    """All turns of a loop share one variable; what each function saw is noted when it is wrapped."""
-    made = []
+def test_loop_variable_is_captured_when_the_function_is_wrapped():
+    """The lambdas of a loop share one variable."""
+    wrapped = []
     for tau in (0.5, 0.9):
-        made.append(static(lambda t: tau * t))  # noqa: B023, PERF401
-    assert made[0] != made[1]
+        wrapped.append(static(lambda t: tau * t))  # noqa: B023, PERF401
+    assert wrapped[0] != wrapped[1]
 
 
 SCALE = 1.0
 
 
-def by_global():
+def using_global():
     return static(lambda t: SCALE * t)
 
 
-def test_changed_global_makes_another_function(monkeypatch):
-    before, same = by_global(), by_global()
+def test_changed_global_makes_functions_differ(monkeypatch):
+    before, same = using_global(), using_global()
     assert before == same
     monkeypatch.setitem(globals(), "SCALE", 2.0)
-    assert by_global() != before
+    assert using_global() != before
 
 
-def test_values_that_can_change_in_place_make_functions_differ():
+def test_mutable_captured_values_make_functions_differ():
     table = {"a": 1.0}
     make = lambda: static(lambda t: table["a"] * t)
     assert make() != make()
@@ -130,12 +132,22 @@ def helper(t):
     return SCALE * t
 
 
-def by_helper():
+def using_helper():
     return static(lambda t: helper(t))
 
 
-def test_what_helpers_see_counts_too(monkeypatch):
-    before = by_helper()
-    assert by_helper() == before
+def test_values_captured_by_helpers_are_compared(monkeypatch):
+    before = using_helper()
+    assert using_helper() == before
     monkeypatch.setitem(globals(), "SCALE", 2.0)
-    assert by_helper() != before
+    assert using_helper() != before
+
+
+def log_of_first(theta, datum):
+    return jnp.log(theta[0]) + jnp.abs(datum - theta[0])
+
+
+def test_function_can_be_pickled():
+    """The captured values include the module `jnp`, which cannot be pickled; they are recorded again."""
+    function = Function(log_of_first)
+    assert pickle.loads(pickle.dumps(function)) == function

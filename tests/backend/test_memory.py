@@ -12,6 +12,7 @@ import calibayes as cb
 from calibayes._backend import memory
 from calibayes._validate.checks import check_bootstrap, check_data, check_n_particles
 from calibayes.cli import app, tables
+from calibayes.cli.columns import select_columns
 
 MODEL = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal())
 
@@ -90,17 +91,17 @@ def test_categories_that_would_make_a_wide_matrix(little, monkeypatch, tmp_path,
     monkeypatch.setattr("formulaic.model_matrix", lambda *args, **options: made.append(args))
     said = rf"--formula: a matrix of 2,000 rows and {columns} columns would take [\d,.]+ GB at least, and 0\.0 GB"
     with pytest.raises(ValueError, match=said):
-        tables.select_columns(frame, None, formula=formula)
+        select_columns(frame, None, formula=formula)
     assert not made
     ended = CliRunner().invoke(app, ["fit", str(tmp_path / "t.csv"), "--formula", formula])
     assert ended.exit_code == 2
-    assert "merge the rare ones" in " ".join(ended.output.replace("│", " ").split())
+    assert "merge rare categories" in " ".join(ended.output.replace("│", " ").split())
 
 
 def test_a_formula_that_fits_is_not_refused(little, tmp_path):
     rows = [f"{i % 7},n{i % 5},{i}" for i in range(400)]
     (tmp_path / "t.csv").write_text("\n".join(["code,name,y", *rows]))
-    chosen = tables.select_columns(tables.read_table(tmp_path / "t.csv"), None, formula="y ~ C(code) * name + np.log(code + 1)")
+    chosen = select_columns(tables.read_table(tmp_path / "t.csv"), None, formula="y ~ C(code) * name + np.log(code + 1)")
     # Six and four, their products, and one.
     assert chosen.columns.shape == (400, 35)
 

@@ -1,0 +1,278 @@
+"""Select target and predictors from a table, and check them.
+
+Every error message names the columns that it is about and an option of the command line that resolves it.
+"""
+
+import csv
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from calibayes.cli.tables import is_numeric
+
+
+@dataclass(frozen=True)
+class MessageConfig:
+    """Length of error messages; display choices."""
+
+    max_listed: int = 12
+    """Names that a message lists at most: the first ones, and the last two, which are often the targets."""
+    max_suggested: int = 8
+    """Columns that a suggested command line lists at most."""
+
+
+CONFIG = MessageConfig()
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Target, predictors and clusters of a linear model, taken from a table."""
+
+    target: str
+    """Name of the target."""
+    y: Any
+    """Target as a pandas series of numbers or labels."""
+    names: list[str]
+    """Names of the predictors."""
+    columns: Float[np.ndarray, "N P"]
+    """Values of the predictors."""
+    intercept: bool
+    groups: Any
+    """Cluster labels of the rows as a pandas series; None without clusters."""
+    notes: list[str]
+    """Sentences about rows and columns that were dropped."""
+
+
+def select_columns(
+    frame: Any,
+    target: str | None,
+    *,
+    columns: str | None = None,
+    formula: str | None = None,
+    intercept: bool = True,
+    cluster: str | None = None,
+    drop_missing: bool = False,
+) -> Selection:
+    """Select the target and the predictors: those of a formula, the named ones, or all other columns.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        The table.
+    target : str or None
+        Name of the target; None if the formula has a left side.
+    columns : str or None
+        Names of the predictors, separated by commas. Default: all columns but target and cluster.
+    formula : str or None
+        Formula in place of `columns`.
+    intercept : bool
+        Whether the model has an intercept; with a formula, the formula decides.
+    cluster : str or None
+        Column with cluster labels.
+    drop_missing : bool
+        Whether to drop rows with missing values instead of raising an error.
+
+    Returns
+    -------
+    Selection
+
+    Raises
+    ------
+    ValueError
+        If options contradict each other, a column does not exist or is not numeric, or values are missing.
+    """
+    if formula is not None:
+        if columns is not None:
+            raise ValueError("--columns and --formula both select predictors: use one of them.")
+        if not intercept:
+            raise ValueError('--no-intercept cannot be combined with --formula: write "y ~ 0 + a".')
+    for name in (target, cluster):
+        if name is not None:
+            require_columns(frame, [name])
+    if formula is not None:
+        from calibayes.cli.formulas import select_by_formula
+
+        return select_by_formula(frame, target, formula, cluster, drop_missing)
+    if target is None:
+        raise ValueError(f"--target must name the column to predict: one of {_list(frame.columns)}.")
+    return _select_by_name(frame, target, columns, intercept, cluster, drop_missing)
+
+
+def _select_by_name(
+    frame: Any, target: str, columns: str | None, intercept: bool, cluster: str | None, drop_missing: bool
+) -> Selection:
+    if columns is not None:
+        names = [name.strip() for name in next(csv.reader([columns], skipinitialspace=True), [])]
+        require_columns(frame, names)
+        if target in names:
+            raise ValueError(f"--columns contains the target {target!r}, which cannot be a predictor: remove it.")
+    else:
+        names = [name for name in frame.columns if name not in (target, cluster)]
+    _require_numeric(frame, target, names)
+    frame, row_notes = drop_incomplete_rows(frame, [target, *names, *([cluster] if cluster else [])], drop_missing)
+    values = frame[names].to_numpy(float).reshape(len(frame), len(names))
+    names, values, column_notes = drop_constant_columns(names, values, intercept)
+    groups = None if cluster is None else frame[cluster]
+    return Selection(target, frame[target], names, values, intercept, groups, row_notes + column_notes)
+
+
+def drop_incomplete_rows(frame: Any, names: Iterable[str], drop_missing: bool) -> tuple[Any, list[str]]:
+    """Return the rows without missing values in the named columns, and notes about the others.
+
+    Raises
+    ------
+    ValueError
+        If values are missing and `drop_missing` is False, or fewer than two rows would remain.
+    """
+    missing = frame[list(dict.fromkeys(names))].isna()
+    counts = {name: int(n) for name, n in missing.sum().items() if n}
+    if not counts:
+        return frame, []
+    n_rows = int(missing.any(axis=1).sum())
+    described = _list([f"{name} ({n})" for name, n in counts.items()])
+    if not drop_missing:
+        raise ValueError(
+            f"{n_rows} of {len(frame)} rows have missing values, in {described}. Drop these rows with --drop-missing, "
+            "or impute the values first."
+        )
+    if n_rows > len(frame) - 2:
+        raise ValueError(
+            f"--drop-missing leaves {len(frame) - n_rows} of {len(frame)} rows; values are missing in {described}."
+        )
+    return frame[~missing.any(axis=1)], [f"dropped {n_rows} of {len(frame)} rows, with missing values in {described}"]
+
+
+def drop_constant_columns(
+    names: list[str], values: Float[np.ndarray, "N P"], intercept: bool
+) -> tuple[list[str], Float[np.ndarray, "N Q"], list[str]]:
+    """Return the predictors without constant columns, which the intercept replaces, and notes about those.
+
+    Without an intercept only columns of zeros are dropped.
+    """
+    invalid = ~np.isfinite(values)
+    if invalid.any():
+        described = _list([f"{name} ({n})" for name, n in zip(names, invalid.sum(0), strict=True) if n])
+        raise ValueError(f"values must be finite numbers; numbers of rows where they are not: {described}.")
+    keep = np.ptp(values, axis=0) > 0 if intercept else np.abs(values).max(0, initial=0) > 0
+    constant = [name for name, kept in zip(names, keep, strict=True) if not kept]
+    if not (intercept or keep.any()):
+        raise ValueError("the model has no predictors: neither an intercept nor a column.")
+    notes = [f"dropped {_list(constant)}: constant"] if constant else []
+    return [name for name, kept in zip(names, keep, strict=True) if kept], values[:, keep], notes
+
+
+def numeric_target(y: Any, name: str) -> Float[np.ndarray, " N"]:
+    """Return the target of a loss of `y - prediction` as numbers.
+
+    Raises
+    ------
+    ValueError
+        If the target is not numeric, not finite, or constant.
+    """
+    if not is_numeric(y):
+        examples = ", ".join(map(repr, _texts(y)[0][:2]))
+        raise ValueError(
+            f"the target {name!r} must be numeric; it has values such as {examples}. For two classes use "
+            "--loss logistic or --loss hinge."
+        )
+    values = y.to_numpy(float)
+    if not np.isfinite(values).all():
+        raise ValueError(f"the target {name!r} is infinite in {int((~np.isfinite(values)).sum())} rows.")
+    if np.ptp(values) == 0:
+        raise ValueError(f"the target {name!r} is {values[0]:g} in every row.")
+    return values
+
+
+def class_target(y: Any, name: str, positive: str | None) -> tuple[Float[np.ndarray, " N"], list[str]]:
+    """Return the target of a loss of two classes as -1 and 1, and the labels of these classes.
+
+    The positive class defaults to the larger label: 1 of 0 and 1, True of False and True, the later in the alphabet.
+
+    Raises
+    ------
+    ValueError
+        If the target has not exactly two classes, or `positive` is not one of them.
+    """
+    values = list(y.unique())
+    try:
+        values = sorted(values)
+    except TypeError:
+        values = sorted(values, key=str)
+    labels = [_label(value) for value in values]
+    if len(values) < 2:
+        raise ValueError(f"the target {name!r} must have two classes; it is {labels[0]} in every row.")
+    if len(values) > 2:
+        raise ValueError(
+            f"the target {name!r} must have two classes for this loss; it has {len(values)}: {_list(labels)}. To compare "
+            f'one class with the others, use --formula "I({_quote(name)} == {_literal(values[-1])}) ~ .".'
+        )
+    if positive is None:
+        positive = labels[1]
+    if positive not in labels:
+        raise ValueError(f"--positive must be a class of {name!r}, {labels[0]} or {labels[1]}; got {positive}.")
+    index = labels.index(positive)
+    return np.where((y == values[index]).to_numpy(bool), 1.0, -1.0), [labels[1 - index], positive]
+
+
+def require_columns(frame: Any, names: Iterable[str]) -> None:
+    """Raise an error with a suggestion if a column does not exist."""
+    for name in names:
+        if name in frame.columns:
+            continue
+        columns = {column.lower(): column for column in frame.columns}
+        close = [columns[match] for match in get_close_matches(name.lower(), columns, n=3)]
+        hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"The columns are {_list(frame.columns)}."
+        raise ValueError(f"there is no column {name!r}. {hint}")
+
+
+def _require_numeric(frame: Any, target: str, names: Sequence[str]) -> None:
+    texts = {name: _texts(frame[name]) for name in names if not is_numeric(frame[name])}
+    for name, (values, has_numbers) in texts.items():
+        if has_numbers and len(values) == 1:
+            raise ValueError(
+                f"column {name} is numeric except for {values[0]!r}. If this means a missing value, use "
+                f"--na {shlex.quote(values[0])}."
+            )
+    if not texts:
+        return
+    numeric = [name for name in names if name not in texts]
+    described = _list([f"{name} (such as {', '.join(map(repr, values[:2]))})" for name, (values, _) in texts.items()])
+    suggested = f" {shlex.quote(','.join(numeric))}" if 0 < len(numeric) <= CONFIG.max_suggested else ""
+    terms = " + ".join([*map(_quote, numeric[:1]), f"C({_quote(next(iter(texts)))})"])
+    raise ValueError(
+        f"these columns are not numeric: {described}. Leave them out with --columns{suggested}, or encode them, as in "
+        f"--formula {shlex.quote(f'{_quote(target)} ~ {terms}')}."
+    )
+
+
+def _texts(column: Any) -> tuple[list[str], bool]:
+    """Return the values of a column that are not numbers, and whether other values are numbers."""
+    values = [str(value) for value in column.dropna().unique()]
+    texts = [value for value in values if not re.fullmatch(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*", value, re.IGNORECASE)]
+    return texts or values, 0 < len(texts) < len(values)
+
+
+def _label(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _literal(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else _label(value)
+
+
+def _quote(name: str) -> str:
+    """Quote a column name in backticks, as formulas require, unless it is a Python identifier."""
+    return name if name.isidentifier() else f"`{name}`"
+
+
+def _list(names: Iterable[str]) -> str:
+    names = list(names)
+    if len(names) > CONFIG.max_listed:
+        names = [*names[: CONFIG.max_listed - 2], f"... ({len(names)} in total) ...", *names[-2:]]
+    return ", ".join(names)

@@ -1,0 +1,131 @@
+"""Digests: equal values have the same digest in every process, and different values have different ones."""
+
+import functools
+import os
+import subprocess
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import calibayes as cb
+from calibayes._backend.fingerprint import digest
+
+
+def line(x, slope=1.0):
+    return slope * x
+
+
+class Scaled:
+    def __init__(self, factor):
+        self.factor = factor
+
+    @property
+    def twice(self):
+        return 2 * self.factor
+
+    def multiply(self, x):
+        return self.factor * x
+
+
+class ArrayLike:
+    """A type without attributes that converts to an array."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values):
+        self.values = values
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.values, dtype)
+
+
+def wrapped_line(slope):
+    @functools.wraps(line)
+    def call(x):
+        return line(x, slope)
+
+    return functools.lru_cache(call)
+
+
+PAIRS = {
+    "numbers": (lambda: 1.5, lambda: 1.25),
+    "a number and a string": (lambda: 1, lambda: "1"),
+    "True and 1": (lambda: True, lambda: 1),
+    "dtypes": (lambda: np.arange(3.0), lambda: np.arange(3)),
+    "shapes": (lambda: np.zeros((2, 3)), lambda: np.zeros((3, 2))),
+    "keys": (lambda: jax.random.key(1), lambda: jax.random.key(2)),
+    "arrays of objects": (lambda: np.array(["a", None]), lambda: np.array(["b", None])),
+    "lists": (lambda: [1, [2]], lambda: [[1], 2]),
+    "sets": (lambda: {"a", "b", "c"}, lambda: {"a", "b"}),
+    "dictionaries": (lambda: {"a": 1}, lambda: {"a": 2}),
+    "partial functions": (lambda: functools.partial(line, slope=2.0), lambda: functools.partial(line, slope=3.0)),
+    "methods": (lambda: Scaled(2).multiply, lambda: Scaled(3).multiply),
+    "objects": (lambda: Scaled(2), lambda: Scaled(3)),
+    "classes": (lambda: Scaled, lambda: ArrayLike),
+    "modules": (lambda: functools, lambda: types),
+    "properties": (lambda: Scaled.twice, lambda: property(lambda self: 3 * self.factor)),
+    "wrapped functions": (lambda: wrapped_line(1.0), lambda: functools.lru_cache(lambda x: x)),
+    "array-likes": (lambda: ArrayLike([1.0, 2.0]), lambda: ArrayLike([1.0, 3.0])),
+    "library functions": (lambda: np.mean, lambda: np.median),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+def test_equal_values_have_equal_digests_and_others_differ(pair):
+    make, make_other = pair
+    assert digest(make()) == digest(make())
+    assert digest(make()) != digest(make_other())
+    assert len(digest(make())) == 64
+
+
+def test_user_module_is_hashed_by_its_source(tmp_path):
+    module = types.ModuleType("mine")
+    module.__file__ = str(tmp_path / "mine.py")
+    (tmp_path / "mine.py").write_text("a = 1\n")
+    first = digest(module)
+    assert digest(module) == first
+    (tmp_path / "mine.py").write_text("a = 2\n")
+    assert digest(module) != first
+
+
+def test_value_that_contains_itself_has_a_digest():
+    cyclic = [1]
+    cyclic.append(cyclic)
+    same = [1]
+    same.append(same)
+    assert digest(cyclic) == digest(same)
+    assert digest(cyclic) != digest([1, [1]])
+
+
+def make_loss(scale, shape=lambda u: jnp.abs(u)):
+    return lambda theta, datum: scale * shape(datum - theta[0])
+
+
+def test_functions_are_compared_by_code_and_captured_values():
+    prior = cb.priors.Normal(scale=10.0)
+    first, same = (digest(cb.GibbsModel(make_loss(2.0), prior, dim=1)) for _ in range(2))
+    assert first == same
+    others = (make_loss(3.0), make_loss(2.0, lambda u: u * u), lambda theta, datum: 2.0 * jnp.abs(datum - theta))
+    for other in others:
+        assert digest(cb.GibbsModel(other, prior, dim=1)) != first
+
+
+def test_digest_does_not_depend_on_the_process():
+    """Sets of strings, whose order depends on the hash seed of the process, are part of the value."""
+    imports = "import calibayes as cb, numpy as np, jax.numpy as jnp; from calibayes._backend.fingerprint import digest"
+    value = "(lambda t, d: jnp.where(d in {'a', 'b', 'c'}, t, np.log(d)), cb.losses.Quantile(0.3), {1.5, 'x'})"
+    digests = [
+        subprocess.run(
+            [sys.executable, "-c", f"{imports}\nprint(digest({value}))"],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert digests[0] == digests[1]
+    assert len(digests[0].strip()) == 64

@@ -1,0 +1,131 @@
+"""The report describes every kind of model, bootstrap, sampler and region."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import calibayes as cb
+import example_results
+from calibayes.io import StoredSetting
+from calibayes.report.description import describe
+
+
+def description(**changes):
+    return "\n".join(describe(example_results.make_result(**changes)))
+
+
+def own_loss(theta, datum):
+    return (datum - theta[0]) ** 2
+
+
+def own_rho(prediction, y):
+    return jnp.abs(prediction - y)
+
+
+class OwnLoss(cb.losses.LinearLoss):
+    def rho(self, prediction, y):
+        return jnp.abs(prediction - y)
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        (cb.losses.Quantile(0.5), "the check loss at τ = 0.5 (median regression);"),
+        (cb.losses.Quantile(0.9), "the check loss at τ = 0.9;"),
+        (cb.losses.Absolute(), "absolute errors;"),
+        (cb.losses.Squared(), "half squared errors;"),
+        (cb.losses.Huber(1.5), "Huber’s loss with δ = 1.5;"),
+        (cb.losses.Expectile(0.25), "the asymmetric squared error at τ = 0.25;"),
+        (cb.losses.Hinge(), "twice the hinge loss"),
+        (cb.losses.Logistic(), "the logistic loss;"),
+        (cb.losses.Linear(own_rho), "a user-defined loss of the linear prediction (own_rho);"),
+        (OwnLoss(), "the loss OwnLoss;"),
+    ],
+)
+def test_losses(loss, expected):
+    text = description(model=cb.GibbsModel(loss, cb.priors.Normal()))
+    assert f"The risk is the sum over observations of {expected}" in text
+
+
+def test_user_defined_losses():
+    model = cb.GibbsModel(own_loss, cb.priors.Normal(), dim=2)
+    assert "a user-defined loss (own_loss);" in description(model=model)
+    likelihood = cb.GibbsModel.from_log_likelihood(own_loss, cb.priors.Normal(), dim=2)
+    assert "minus a user-defined log-likelihood (own_loss);" in description(model=likelihood)
+
+
+@pytest.mark.parametrize(
+    ("prior", "expected"),
+    [
+        (cb.priors.Normal(scale=3.0), "normal, independent over parameters, with location 0 and scale 3."),
+        (cb.priors.Laplace(scale=[1.0, 4.0]), "Laplace, independent over parameters, with location 0 and scale from 1"),
+        (cb.priors.Uniform(-1.0, 2.0), "uniform, independent over parameters, with lower bound -1 and upper bound 2."),
+        (cb.priors.StudentT(df=4.0), "degrees of freedom 4"),
+    ],
+)
+def test_priors(prior, expected):
+    text = description(model=cb.GibbsModel(cb.losses.Squared(), prior))
+    assert "the prior is " in text
+    assert expected in text
+
+
+class OwnPrior(cb.priors.Normal):
+    """A user-defined prior."""
+
+
+def test_user_defined_prior():
+    assert "the prior is OwnPrior." in description(model=cb.GibbsModel(cb.losses.Squared(), OwnPrior()))
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "expected"),
+    [
+        (200, "40 bootstrap replicates of the data:"),
+        (cb.bootstrap.Bayesian(40), "replicates of the Bayesian bootstrap"),
+        (cb.bootstrap.Poisson(40), "replicates of the Poisson bootstrap"),
+        (cb.bootstrap.Block(40, 7), "replicates of the block bootstrap (blocks of 7 observations)"),
+        (cb.bootstrap.Cluster(40, np.repeat([0, 1, 2], 5)), "replicates of the cluster bootstrap (3 clusters)"),
+        (cb.bootstrap.Multinomial(40, size=50), "bootstrap replicates of 50 observations each"),
+        (np.ones((40, 3)), "with user-supplied counts"),
+        (StoredSetting("Own(3)"), "drawn by Own(3)"),
+        (StoredSetting(f"Own({'1, ' * 40})"), "drawn by Own:"),
+    ],
+)
+def test_bootstraps(bootstrap, expected):
+    assert expected in description(settings={"seed": 0, "bootstrap": bootstrap})
+
+
+@pytest.mark.parametrize(
+    ("sampler", "expected"),
+    [
+        (cb.Transport(), "corrected by importance weights."),
+        (cb.Transport(audit=True), "an independent sampler agreed on a subset of the replicates."),
+        (cb.SMC(n_particles=2000), "by sequential Monte Carlo with 2,000 particles."),
+        (cb.MCMC(n_draws=5000), "by a Markov chain of 5,000 draws after warm-up."),
+    ],
+)
+def test_samplers(sampler, expected):
+    assert description(settings={"seed": 0, "sampler": sampler}).endswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("region", "expected"),
+    [
+        (cb.regions.Interval(1), "of one parameter, b."),
+        (cb.regions.Functional(own_rho), "of a function of the parameters, own_rho."),
+        (cb.regions.Linear([1.0, 2.0]), "of a linear combination of the parameters."),
+        (cb.regions.Box(), "boxes, the product of the marginal intervals"),
+    ],
+)
+def test_regions(region, expected):
+    assert expected in description(region=region)
+
+
+def test_centred_intercept_is_explained():
+    assert "prediction where every column is zero" in description(settings={"seed": 0, "centred": True})
+
+
+@pytest.mark.parametrize("estimate", ["mode", "minimizer", "mean"])
+def test_estimates(estimate):
+    prefix = "posterior " if estimate != "minimizer" else ""
+    assert f"contains the {prefix}{estimate}" in description(settings={"estimate": estimate})

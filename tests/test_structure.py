@@ -1,0 +1,80 @@
+"""Limits on the size and shape of the package, so that it stays readable."""
+
+import ast
+from pathlib import Path
+
+import calibayes
+
+PACKAGE = Path(calibayes.__file__).parent
+APPLICATIONS = ("report", "cli", "datasets")
+MAX_CORE_LINES = 9_000
+MAX_TOP_LEVEL_MODULES = 16
+MAX_FUNCTION_LINES = 60
+MAX_ANY_SHARE = 0.03
+
+
+def modules(core_only=False):
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if not (core_only and path.relative_to(PACKAGE).parts[0] in APPLICATIONS):
+            yield path, ast.parse(path.read_text())
+
+
+def functions(tree):
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def is_docstring(node):
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def code_lines(text, node):
+    """Lines of a module or function that are code: no docstring, comment or blank line."""
+    documentation = {
+        line
+        for child in ast.walk(node)
+        if is_docstring(child)
+        for line in range(child.lineno, child.end_lineno + 1)
+    }
+    first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", len(text))
+    lines = (line for line in range(first, last + 1) if line not in documentation)
+    return sum(1 for line in lines if text[line - 1].strip() and not text[line - 1].lstrip().startswith("#"))
+
+
+def annotations(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
+            yield node.annotation
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
+            yield node.returns
+
+
+def test_core_is_small():
+    lines = sum(code_lines(path.read_text().splitlines(), tree) for path, tree in modules(core_only=True))
+    assert lines <= MAX_CORE_LINES
+
+
+def test_few_modules_lie_at_the_top_level():
+    assert len(list(PACKAGE.glob("*.py"))) <= MAX_TOP_LEVEL_MODULES
+
+
+def test_functions_are_short():
+    allowed = {("calibrate.py", "calibrate"), ("fit.py", "fit")}
+    long = [
+        f"{path.relative_to(PACKAGE)}:{node.name}"
+        for path, tree in modules()
+        for node in functions(tree)
+        if code_lines(path.read_text().splitlines(), node) > MAX_FUNCTION_LINES and (path.name, node.name) not in allowed
+    ]
+    assert not long
+
+
+def test_any_is_rare():
+    found = [annotation for _, tree in modules() for annotation in annotations(tree)]
+    vague = [annotation for annotation in found if isinstance(annotation, ast.Name) and annotation.id == "Any"]
+    assert len(vague) <= MAX_ANY_SHARE * len(found)
+
+
+def test_dir_is_the_table_of_contents():
+    assert dir(calibayes) == sorted({*calibayes.__all__, "__version__"})
+    assert all(hasattr(calibayes, name) for name in calibayes.__all__)
+    assert not [name for name in calibayes.__all__ if name.startswith("_") and name != "__version__"]
