@@ -1,6 +1,6 @@
-"""Hold what is pinned in requirements.lock against known vulnerabilities, by pip-audit in an environment of its own.
+"""Check the packages pinned in requirements.lock for known vulnerabilities, by pip-audit in its own environment.
 
-Ends with status 1 where one is known, and says how many packages could be looked up: without a network, none.
+Exits with status 1 if a vulnerability is known. Prints how many packages could be looked up; without a network, none.
 """
 
 import json
@@ -11,34 +11,37 @@ from pathlib import Path
 
 TOOL = "pip-audit==2.10.1"
 ROOT = Path(__file__).parents[1]
-PLACE = ROOT / ".venv" / "audit"
+ENVIRONMENT = ROOT / ".venv" / "audit"
 
 
 def main() -> int:
-    tool = PLACE / "bin" / "pip-audit"
+    """Run the audit and return the exit status."""
+    tool = ENVIRONMENT / "bin" / "pip-audit"
     if not tool.exists():
-        venv.create(PLACE, with_pip=True)
-        pip = [PLACE / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", TOOL]
+        venv.create(ENVIRONMENT, with_pip=True)
+        pip = [ENVIRONMENT / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", TOOL]
         if subprocess.run(pip, check=False, capture_output=True).returncode:
-            return nothing(f"{TOOL} could not be installed, perhaps there is no network")
+            return report_no_audit(f"{TOOL} could not be installed, perhaps because there is no network")
     command = [tool, "--requirement", "requirements.lock", "--no-deps", "--disable-pip", "--format", "json"]
-    ran = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
     try:
-        packages = json.loads(ran.stdout)["dependencies"]
+        packages = json.loads(done.stdout)["dependencies"]
     except (json.JSONDecodeError, KeyError):
-        return nothing((ran.stderr.strip().splitlines() or ["pip-audit said nothing"])[-1])
+        return report_no_audit((done.stderr.strip().splitlines() or ["pip-audit printed no result"])[-1])
     audited = [package for package in packages if "vulns" in package]
     if not audited:
-        return nothing(f"the index knows none of {len(packages)} packages")
-    known = [(package, flaw) for package in audited for flaw in package["vulns"]]
-    for package, flaw in known:
-        print(f"{package['name']} {package['version']}: {flaw['id']}, fixed in {', '.join(flaw['fix_versions'])}")
+        return report_no_audit(f"the index has none of {len(packages)} packages")
+    known = [(package, vulnerability) for package in audited for vulnerability in package["vulns"]]
+    for package, vulnerability in known:
+        fixes = ", ".join(vulnerability["fix_versions"])
+        print(f"{package['name']} {package['version']}: {vulnerability['id']}, fixed in {fixes}")
     print(f"audit: {len(audited)} of {len(packages)} packages looked up, {len(known)} known vulnerabilities.")
     return int(bool(known))
 
 
-def nothing(why: str) -> int:
-    print(f"audit: NOTHING WAS AUDITED: {why}.")
+def report_no_audit(reason: str) -> int:
+    """Print why no package was audited; a missing network is not an error."""
+    print(f"audit: NOTHING WAS AUDITED: {reason}.")
     return 0
 
 

@@ -1,7 +1,7 @@
-"""One process of several, as `test_cluster.py` starts them: a calibration, and what it found as JSON.
+"""One process of a distributed calibration, started by `backend/test_distributed.py`; prints its result as JSON.
 
-Arguments: a checkpoint; then, as JSON, the seed of each process's data, which process kills itself after so many steps,
-if any, and the mesh.
+Arguments: the path of a checkpoint; then, as JSON, the data seed of each process, the rank of the process that fails
+(-1 for none), how it fails ("kill" or "raise"), after how many saves of the checkpoint, and the shape of the mesh.
 """
 
 import json
@@ -13,16 +13,18 @@ import warnings
 import jax
 
 import calibayes as cb
-from calibayes._backend import distributed as cluster
+from calibayes._backend import distributed
 from calibayes.solve.checkpoint import Checkpoint
 
+HEARTBEAT_TIMEOUT = 10
 
-def found(seed: int, checkpoint: str | None) -> dict[str, float | list[float]]:
-    """What a calibration of 60 observations has."""
+
+def summarize_calibration(seed: int, checkpoint: str | None) -> dict[str, float | list[float]]:
+    """Calibrate a median regression of 60 observations and return the main results."""
     model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
     options = {"sampler": cb.Transport(n_particles=150), "bootstrap": 42, "progress": False, "seed": 1}
     with warnings.catch_warnings():
-        # So few rows that the error of eta is unknown.
+        # With 42 replicates the standard error of eta cannot be computed.
         warnings.simplefilter("ignore", cb.CalibrationWarning)
         result = cb.calibrate(model, cb.datasets.median_regression(60, seed), checkpoint=checkpoint, **options)
         bounds = result.intervals().bounds
@@ -30,26 +32,28 @@ def found(seed: int, checkpoint: str | None) -> dict[str, float | list[float]]:
     return {"eta": result.eta, "draws": float(result.draws.sum()), "low": float(bounds[0, 0]), "critical": critical}
 
 
-def killed_after(steps: int) -> None:
-    """This process ends itself when it has come so far, whether it writes checkpoints or not."""
+def fail_after_saves(n_saves: int, failure: str) -> None:
+    """Let this process fail when it has saved a checkpoint `n_saves` times, whether or not it writes the file."""
     save, done = Checkpoint.save, 0
 
-    def counted(self: Checkpoint) -> None:
+    def count_and_fail(self: Checkpoint) -> None:
         nonlocal done
         save(self)
         done += 1
-        if done == steps:
+        if done == n_saves and failure == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if done == n_saves and failure == "raise":
+            raise LookupError("an error in one process")
 
-    Checkpoint.save = counted
+    Checkpoint.save = count_and_fail
 
 
 if __name__ == "__main__":
-    path, (seeds, victim, steps, (rows, observations)) = sys.argv[1], json.loads(sys.argv[2])
-    cluster.join()
-    cluster.PATIENCE = 10.0
-    if victim == jax.process_index():
-        killed_after(steps)
-    with cb.mesh(replicates=rows, observations=observations):
-        what = found(seeds[jax.process_index()], path)
-    print(json.dumps({"devices": len(jax.devices()), **what}), flush=True)
+    path, (seeds, failing, failure, n_saves, (replicates, observations)) = sys.argv[1], json.loads(sys.argv[2])
+    distributed.CONFIG = distributed.DistributedConfig(heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT)
+    distributed.join()
+    if failing == jax.process_index():
+        fail_after_saves(n_saves, failure)
+    with cb.mesh(replicates=replicates, observations=observations):
+        summary = summarize_calibration(seeds[jax.process_index()], path)
+    print(json.dumps({"devices": len(jax.devices()), **summary}), flush=True)

@@ -52,3 +52,20 @@ def svm_target(n_replicates=3):
     counts = np.random.default_rng(4).multinomial(len(y), np.full(len(y), 1 / len(y)), size=n_replicates - 1)
     model = cb.GibbsModel(cb.losses.Hinge(), cb.priors.Laplace(scale=10.0))
     return make_target(model, (x, y), counts, x.shape[1])
+
+
+def assert_log_gamma_moments(particles, eta, total, weighted, inflation=1.0):
+    """Check mean, variance and third moment on the gamma target within 4 standard errors of the effective sample size.
+
+    `inflation` multiplies the errors, to allow for resampling and correlated moves.
+    """
+    weights, theta = np.asarray(particles.weights, float), np.asarray(particles.theta[0], float)
+    size = 1 / (weights**2).sum(1)
+    mu, var, third = log_gamma_moments(eta * total, eta * weighted)
+    m = (weights * theta).sum(1)
+    v = (weights * (theta - mu[:, None]) ** 2).sum(1)
+    t = (weights * (theta - mu[:, None]) ** 3).sum(1)
+    assert (np.abs(m - mu) < inflation * 4 * np.sqrt(var / size)).all()
+    assert (np.abs(v / var - 1) < inflation * 4 * np.sqrt(2.5 / size)).all()
+    # The variance of the third power of a normal variable is 15 sd^6.
+    assert (np.abs(t - third) < inflation * 4 * np.sqrt(15 / size) * var**1.5).all()

@@ -53,6 +53,12 @@ RETURNED = (
     "calibayes.result.Intervals",
     "calibayes.result.Record",
 )
+SLOW = {  # Each compiles a calibration of another loss; QuantileRegressor stands for them in quick runs.
+    "estimators/classifiers.py::LogisticClassifier",
+    "estimators/classifiers.py::SVMClassifier",
+    "estimators/regressors.py::GibbsRegressor",
+    "estimators/regressors.py::HuberRegressor",
+}
 OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
@@ -198,7 +204,9 @@ def names():
 EXAMPLES = examples()
 
 
-@pytest.mark.parametrize("path", EXAMPLES)
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, marks=pytest.mark.slow) if path in SLOW else path for path in EXAMPLES]
+)
 def test_example_runs(path, names, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     test = doctest.DocTestParser().get_doctest(EXAMPLES[path], dict(names), path, path, 0)

@@ -321,7 +321,7 @@ def test_log_density_is_a_prior(key):
 
 def test_log_density_without_sample_requires_draws():
     model = cb.GibbsModel(lambda theta, y: (y - theta[0]) ** 2, LogDensity(lambda theta: -(theta**2).sum()), dim=1)
-    with pytest.raises(TypeError, match=r"prior LogDensity has no sample.*draws="):
+    with pytest.raises(TypeError, match=r"prior LogDensity has no method sample.*draws="):
         cb.calibrate(model, Y, seed=0, bootstrap=20, progress=False, level=0.9)
 
 

@@ -77,7 +77,7 @@ def test_file_round_trip(result, tmp_path):
     np.testing.assert_array_equal(loaded.trace[0].intervals, result.trace[0].intervals)
     assert loaded.status is result.status
     assert loaded.diagnostics == result.diagnostics
-    with pytest.raises(RuntimeError, match="(?i)calibrate again"):
+    with pytest.raises(RuntimeError, match=r"(?i)calibrate again"):
         loaded.at(level=0.9)
 
 
@@ -180,5 +180,5 @@ def test_invalid_files_are_rejected(result, tmp_path):
 
 def test_region_that_is_only_a_name_cannot_be_used(result):
     loaded = from_datatree(dataclasses.replace(result, region=RATIO).to_datatree()).region
-    with pytest.raises(ValueError, match="Functional.*pass the region itself"):
+    with pytest.raises(ValueError, match=r"Functional.*pass the region itself"):
         result.at(region=loaded)

@@ -24,7 +24,7 @@ from calibayes.cli.columns import class_target, select_columns
 from calibayes.cli.options import complete_column
 from calibayes.io import to_datatree
 from calibayes.samplers.audit import Audit
-from calibayes.samplers.initial import start_at_prior
+from calibayes.samplers.initial import init_at_prior
 from calibayes.solve import checkpoint, fallback, seek
 from calibayes.solve.found import FELL_BACK, NOT_AUDITED
 
@@ -107,7 +107,7 @@ def test_a_prior_where_the_loss_is_nowhere_finite():
     model = cb.GibbsModel(log_of_first, cb.priors.Uniform(-2.0, -1.0), dim=1)
     target = make_target(model, np.arange(5.0), np.ones((3, 5)), 1)
     with pytest.raises(ValueError, match=r"all but 0 of 50 draws of the prior\. Choose a prior nearer"):
-        start_at_prior(jax.random.key(0), target, 50)
+        init_at_prior(jax.random.key(0), target, 50)
 
 
 # Tables and the command line.

@@ -181,7 +181,7 @@ def test_ctrl_c_leaves_the_best_result_so_far(changes):
 
 @pytest.mark.parametrize(
     ("options", "begin"),
-    [(AUTO, "calibayes.samplers.transport.sampler.rough_draws"), (SMALL, "calibayes.samplers.base.pilot")],
+    [(AUTO, "calibayes.samplers.transport.sampler.initial_populations"), (SMALL, "calibayes.samplers.base.initial_draws")],
     ids=ALGORITHMS,
 )
 def test_ctrl_c_before_anything_is_an_interrupt(monkeypatch, options, begin):

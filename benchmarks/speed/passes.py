@@ -13,7 +13,7 @@ from benchmarks.speed.measurement import Measurements
 from benchmarks.speed.problems import Sizes
 from calibayes._backend.fingerprint import digest
 from calibayes._core.target import initial_reference
-from calibayes.samplers.transport.subsample import enough_observations
+from calibayes.samplers.transport.subsample import subsample_size
 
 DIM = 10
 _PROGRAM = """
@@ -49,7 +49,7 @@ def measure(sizes: Sizes) -> Measurements:
     N is large enough that the initial draws are tempered on a subsample, whose passes are not counted.
     """
     measurements = Measurements(quick=sizes.quick)
-    n = 500 if sizes.quick else 3 * enough_observations(DIM)
+    n = 500 if sizes.quick else 3 * subsample_size(DIM)
     arguments = [str(number) for number in (n, DIM, sizes.replicates, sizes.particles)]
     out = subprocess.run([sys.executable, "-c", _PROGRAM, *arguments], capture_output=True, text=True, check=True)
     shape = {"N": n, "K": DIM, "B": sizes.replicates, "M": sizes.particles}

@@ -45,10 +45,10 @@ def save(result: Result, path: str | Path) -> Path:
 
     Parameters
     ----------
-    result
+    result : Result
         The result of `calibayes.calibrate`. If it converged and has at most `CONFIG.automatic_intervals` parameters,
         `result.intervals()` is computed first, so that the file contains the intervals.
-    path
+    path : str or Path
         Path of the file; must end in `.nc`.
 
     Returns
@@ -90,7 +90,7 @@ def load(path: str | Path) -> Result:
 
     Parameters
     ----------
-    path
+    path : str or Path
         Path of the NetCDF file.
 
     Returns

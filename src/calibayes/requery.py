@@ -30,7 +30,7 @@ from calibayes.model import GibbsModel
 from calibayes.regions import Linear, Region, as_region, critical_levels
 from calibayes.reparametrize import Reparametrization
 from calibayes.result import Intervals, Result, describe
-from calibayes.samplers.initial import moved
+from calibayes.samplers.mixing import temper_and_mix
 from calibayes.solve.bracket import Bracket
 from calibayes.solve.checkpoint import Checkpoint
 from calibayes.solve.iterate import Iterate, Record
@@ -344,7 +344,7 @@ class Calibration:
         if eta == iterate.eta:
             return iterate.particles
         data = self.problem.target.replicate(0)
-        particles, mixed = moved(key, data, iterate.particles, iterate.eta, float(eta))
+        particles, mixed = temper_and_mix(key, data, iterate.particles, iterate.eta, float(eta))
         if not np.all(mixed):
             message = f"The particles have not mixed at eta = {eta:.4g}; draws of the posterior there are rough."
             warnings.warn(message, CalibrationWarning, stacklevel=5)

@@ -1,4 +1,4 @@
-"""Two processes of two devices each, on this machine, started as Slurm starts them."""
+"""Two processes with two devices each on this machine, with the environment that Slurm gives them."""
 
 import json
 import os
@@ -6,32 +6,45 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
+import jax
 import pytest
 
 import calibayes as cb
 import conftest
-import one_of_many
-from calibayes._backend import distributed as cluster
+import distributed_run
+from calibayes._backend import distributed
 
-HERE = Path(__file__).parent
-NOBODY = -1
-SECONDS = 240
+TESTS = Path(conftest.__file__).parent
+NONE = -1
+TIMEOUT = 240
+"""Seconds after which a process that hangs fails the test."""
+
+
+class Ended(NamedTuple):
+    """How a process ended, and at what time."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    at: float
 
 
 def free_port() -> int:
-    with socket.socket() as some:
-        some.bind(("127.0.0.1", 0))
-        return some.getsockname()[1]
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return bound.getsockname()[1]
 
 
-def slurm(command: list[str]) -> list[subprocess.CompletedProcess]:
-    """The command in two processes, which find each other by what Slurm tells them."""
+def run_two_processes(command: list[str]) -> list[Ended]:
+    """Run a command in two processes, which find each other by the environment variables of Slurm."""
     common = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), str(HERE)]),
+        "PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)]),
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": "2",
         "JAX_COMPILATION_CACHE_DIR": str(conftest.CACHE),
@@ -42,72 +55,91 @@ def slurm(command: list[str]) -> list[subprocess.CompletedProcess]:
         "SLURM_NTASKS": "2",
         "SLURM_STEP_NUM_TASKS": "2",
     }
-    own = [common | {"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)} for i in range(2)]
-    run = lambda env: subprocess.run(command, env=env, capture_output=True, text=True, timeout=SECONDS)
+    environments = [common | {"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)} for i in range(2)]
+
+    def run(env: dict[str, str]) -> Ended:
+        process = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        return Ended(process.returncode, process.stdout, process.stderr, time.monotonic())
+
     with ThreadPoolExecutor() as both:
-        return list(both.map(run, own))
+        return list(both.map(run, environments))
 
 
-def calibrated(path: Path, *, seeds=(0, 0), victim=NOBODY, steps=0, mesh=(4, 1)) -> list[subprocess.CompletedProcess]:
-    script = str(HERE / "one_of_many.py")
-    return slurm([sys.executable, script, str(path), json.dumps([seeds, victim, steps, mesh])])
+def run_calibration(path: Path, *, seeds=(0, 0), failing=NONE, failure="kill", n_saves=0, mesh=(4, 1)) -> list[Ended]:
+    script = str(TESTS / "distributed_run.py")
+    return run_two_processes([sys.executable, script, str(path), json.dumps([seeds, failing, failure, n_saves, mesh])])
 
 
 @pytest.fixture(scope="module")
-def alone():
-    """One process, one device. 43 rows with the data's are not divisible by four devices."""
-    return one_of_many.found(0, None)
+def single_process():
+    """Result of one process with one device. Its 43 replicates with the data are not divisible by four devices."""
+    return distributed_run.summarize_calibration(0, None)
 
 
-@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.slow)])
-def test_the_same_answer_even_after_a_process_was_killed(alone, victim, tmp_path):
-    """The other one ends with an error; both, started again, go on to what one process finds, bit for bit.
+@pytest.mark.parametrize("failing", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_lost_process_ends_the_other_and_both_can_be_restarted(single_process, failing, tmp_path):
+    """A killed process ends the other with an error; restarted, both obtain the result of one process, bit for bit.
 
-    So few observations are not shared out, only rows are: nothing is added up in another order. Process 1 is missed by
-    the guard or in the middle of a sum, whichever comes first; process 0 by JAX itself, which needs it at any moment.
+    Only replicates are divided, so that nothing is added in another order. The loss of process 1 is noticed by a failed
+    sum, or by JAX after the heartbeat timeout. Process 0 runs the coordination service: without it JAX aborts the other
+    process, possibly before that can raise an error.
     """
     path = tmp_path / "run.ckpt"
-    killed = calibrated(path, victim=victim, steps=2)
-    other = killed[1 - victim]
-    assert killed[victim].returncode == -9
+    killed = run_calibration(path, failing=failing, n_saves=2)
+    lost, other = killed[failing], killed[1 - failing]
+    assert lost.returncode == -9
     assert other.returncode not in (0, -9), other.stderr
     assert not other.stdout
-    said = ("lost touch with each other", "is gone") if victim else ("leader task was preempted/died", "is gone")
-    assert any(words in other.stderr for words in said), other.stderr
-    if victim:
+    # Another 20 seconds for two processes that share the cores of a busy machine.
+    assert other.at - lost.at < distributed_run.HEARTBEAT_TIMEOUT + 20
+    messages = ["a process of this run was lost", "heartbeat timeout"]
+    if failing == 0:
+        messages.append("leader task was preempted/died")
+    assert any(message in other.stderr for message in messages), other.stderr
+    if failing == 1:
         assert "Start all processes again by the same command" in other.stderr
     assert path.exists()
-    resumed = calibrated(path)
+    resumed = run_calibration(path)
     for process in resumed:
         assert process.returncode == 0, process.stderr
-        assert json.loads(process.stdout.splitlines()[-1]) == {"devices": 4, **alone}
+        assert json.loads(process.stdout.splitlines()[-1]) == {"devices": 4, **single_process}
 
 
-def test_observations_shared_out_between_processes(alone, tmp_path):
-    """Each holds some that the other does not: sums are rounded otherwise, which may flip an acceptance, and a row."""
-    first, second = calibrated(tmp_path / "run.ckpt", mesh=(1, 4))
+def test_uncaught_exception_in_one_process_ends_the_other(tmp_path):
+    """JAX alone would let both wait for each other until its shutdown timeout of five minutes."""
+    raised, other = reversed(run_calibration(tmp_path / "run.ckpt", failing=1, failure="raise", n_saves=2))
+    assert raised.returncode == 1
+    assert "LookupError: an error in one process" in raised.stderr
+    assert other.returncode not in (0, -9), other.stderr
+    assert other.at - raised.at < distributed_run.HEARTBEAT_TIMEOUT + 20
+    assert not other.stdout
+
+
+def test_observations_divided_between_processes(single_process, tmp_path):
+    """Sums are rounded differently, which can change the acceptance of a proposal, and the coverage of a replicate."""
+    first, second = run_calibration(tmp_path / "run.ckpt", mesh=(1, 4))
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
     assert first.stdout == second.stdout
-    low, high = sorted([json.loads(first.stdout)["eta"], alone["eta"]])
-    assert sum(low < critical < high for critical in alone["critical"]) <= 1
+    low, high = sorted([json.loads(first.stdout)["eta"], single_process["eta"]])
+    assert sum(low < critical < high for critical in single_process["critical"]) <= 1
 
 
-def test_other_arguments_are_noticed(tmp_path):
-    """Before anything is computed: processes with other data would each wait for what the other never asks."""
-    for process in calibrated(tmp_path / "run.ckpt", seeds=(0, 1)):
+def test_processes_with_different_data_are_rejected(tmp_path):
+    """Before anything is computed: otherwise each process would wait for sums that the other never asks for."""
+    for process in run_calibration(tmp_path / "run.ckpt", seeds=(0, 1)):
         assert process.returncode not in (0, -9)
         assert "ClusterError: the 2 processes of this run differ in: data." in process.stderr
 
 
 @pytest.mark.slow
-def test_the_command_line(tmp_path):
-    """`srun calibayes fit` prints once, and writes once."""
+def test_command_line_prints_and_writes_once(tmp_path):
+    """`srun calibayes fit` in two processes."""
     x, y = cb.datasets.median_regression(60, 0)
     table = tmp_path / "table.csv"
     table.write_text("x,y\n" + "".join(f"{a},{b}\n" for a, b in zip(x[:, 1], y, strict=True)))
     report = tmp_path / "report.html"
     command = [sys.executable, "-m", "calibayes", "fit", str(table), "--target", "y", "--bootstrap", "42", "--json"]
-    first, second = slurm([*command, "--report", str(report)])
+    first, second = run_two_processes([*command, "--report", str(report)])
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
     assert json.loads(first.stdout)["n"] == 60
     assert not second.stdout
@@ -115,28 +147,50 @@ def test_the_command_line(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_program_of_the_docs():
-    """In two processes as in one, to a row of coverage. The standard error of eta is worth 4.9 rows, the square root of
-    500 x 0.95 x 0.05; and two rows next to each other may be twice as far apart as rows are on average.
+def test_program_of_the_documentation():
+    """Two processes give the eta of one, up to one replicate of coverage.
+
+    The standard error of eta corresponds to sqrt(500 x 0.95 x 0.05) = 4.9 replicates; two adjacent replicates may be
+    twice as far apart as replicates are on average.
     """
-    program = str(HERE.parent / "docs" / "examples" / "many_processes.py")
-    first, second = slurm([sys.executable, program, "together"])
+    program = str(TESTS.parent / "docs" / "examples" / "many_processes.py")
+    first, second = run_two_processes([sys.executable, program, "together"])
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
-    env = {**os.environ, "PYTHONPATH": str(HERE.parent / "src"), "JAX_PLATFORMS": "cpu"}
-    alone = subprocess.run([sys.executable, program], env=env, capture_output=True, text=True, timeout=SECONDS)
-    assert alone.returncode == 0, alone.stderr
-    said = [re.search(r"eta = ([\d.]+) \+- ([\d.]+)", process.stdout) for process in (alone, first)]
-    (eta, se), (other, _) = (map(float, found.groups()) for found in said)
+    env = {**os.environ, "PYTHONPATH": str(TESTS.parent / "src"), "JAX_PLATFORMS": "cpu"}
+    single = subprocess.run(
+        [sys.executable, program], env=env, capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert single.returncode == 0, single.stderr
+    printed = [re.search(r"eta = ([\d.]+) \+- ([\d.]+)", process.stdout) for process in (single, first)]
+    (eta, se), (other, _) = (map(float, match.groups()) for match in printed)
     assert other == pytest.approx(eta, abs=2 * se / 4.9)
     assert "eta" not in second.stdout
 
 
-def test_one_process_needs_nobody(monkeypatch):
-    """Nor does one task of a job of one."""
+def test_single_process_needs_no_runtime(monkeypatch):
+    """Neither does the only task of a Slurm job."""
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
-    cluster.join()
-    assert cluster.leads()
-    cluster.agree({"data": "a"})
-    with cluster.raise_cluster_errors():
+    distributed.join()
+    assert not jax.distributed.is_initialized()
+    assert distributed.leads()
+    distributed.agree({"data": "a"})
+    with distributed.raise_cluster_errors():
         pass
-    assert cluster._Guard.only is None
+
+
+def test_failed_communication_becomes_a_cluster_error(monkeypatch):
+    """Running out of memory does not, nor does any error in a single process."""
+    lost = jax.errors.JaxRuntimeError("UNAVAILABLE: connection closed\nmore")
+    assert not distributed.breaks_cluster(lost)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(distributed, "_register_exit_handler", lambda: None)
+    with (
+        pytest.raises(cb.ClusterError, match=r"a process of this run was lost \(UNAVAILABLE: connection closed\)\."),
+        distributed.raise_cluster_errors(),
+    ):
+        raise lost
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE"), distributed.raise_cluster_errors():
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+    assert distributed.breaks_cluster(KeyboardInterrupt())
+    assert distributed.breaks_cluster(cb.ClusterError("a process of this run was lost"))
+    assert not distributed.breaks_cluster(ValueError("a user's error"))

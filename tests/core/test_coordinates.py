@@ -13,7 +13,7 @@ from calibayes._core.coordinates import Coordinates
 from calibayes._core.particles import ess
 from calibayes._core.target import evaluate, make_target
 from calibayes.priors import as_prior
-from calibayes.samplers.initial import pilot, start_at_prior, temper_from_prior
+from calibayes.samplers.initial import pilot, init_at_prior, temper_from_prior
 
 LOW = np.array([-np.inf, 2.0, -np.inf, -1.0])
 HIGH = np.array([np.inf, np.inf, 0.5, 3.0])
@@ -198,7 +198,7 @@ def test_posteriors_against_walls_have_their_exact_moments(walled, key):
 def test_the_start_is_the_prior_itself(walled, key):
     """Exponential, uniform and truncated normal: six KS tests, a p-value below 1e-3 in 6 of 1,000 keys."""
     target, _, _ = walled
-    _, walkers = start_at_prior(key, target, 3000)
+    _, walkers = init_at_prior(key, target, 3000)
     drawn = target.constrained(walkers.particles).theta
     for k, law in enumerate((stats.expon(scale=5), stats.uniform(), stats.truncnorm(-np.inf, 1))):
         for b in range(2):

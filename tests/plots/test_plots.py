@@ -14,8 +14,8 @@ import calibayes as cb
 from calibayes import plots
 from calibayes._core.curve import Curve
 from calibayes._core.status import Status
-from calibayes.plots.drawing import density_estimate, highest_density_region
-from calibayes.samplers.transport.sampler import failing
+from calibayes.plots.density import density_estimate, highest_density_region
+from calibayes.samplers.transport.repair import has_degenerate_weights
 
 LEVEL = 0.95
 
@@ -233,7 +233,7 @@ def test_posterior_without_comparison(result, loaded, before):
 
 
 def test_posterior_rejects_invalid_parameters(result, wide):
-    with pytest.raises(ValueError, match="no parameter 'age'. Use one of intercept, slope"):
+    with pytest.raises(ValueError, match=r"no parameter 'age'\. Use one of intercept, slope"):
         plots.posterior(result, "age")
     with pytest.raises(ValueError, match="no parameter 2"):
         plots.posterior(result, 2)
@@ -353,7 +353,7 @@ def test_diagnostics_of_transport(result):
     np.testing.assert_allclose(
         weighted[:, 1], cb.diagnostics.pareto_k(state.particles.log_weights)[1:][kept], atol=1e-3
     )
-    assert not failing(state.particles.log_weights, state.carried.ess)[1:][kept].any()
+    assert not has_degenerate_weights(state.particles.log_weights, state.transported.ess)[1:][kept].any()
     assert len(repaired) == len(result.repaired_replicates) > 0
     # Repaired replicates are in the grey area, and no others.
     limit = cb.diagnostics.pareto_k_limit(200)
@@ -389,7 +389,7 @@ def test_diagnostics_if_all_replicates_have_mixed(result):
 
 
 def test_diagnostics_need_the_particles(loaded):
-    with pytest.raises(RuntimeError, match="(?i)calibrate again"):
+    with pytest.raises(RuntimeError, match=r"(?i)calibrate again"):
         plots.diagnostics(loaded)
 
 

@@ -1,22 +1,34 @@
-from types import SimpleNamespace
+"""Running the cases of a study: continuation, failures, interrupts, several processes, timing."""
+
+import math
 
 import jax
+import numpy as np
 import pytest
 from rich.console import Console
-from studies.runner import Case, run, time_left
-from studies.store import Line, Store
 
 import calibayes as cb
-from calibayes._backend.jit import side_by_side
+from calibayes._core.status import Status
+from example_results import make_result
 from studies import runner
+from studies.runner import Case, run, time_left
+from studies.store import Line, Store
 
 CASES = [Case("p", n, dataset, "smc", ("box", "hpd")) for dataset in range(3) for n in (10, 20)]
 
 
-def lines_for(case):
+def make_lines(case):
+    """Lines whose eta depends on the case only."""
+    eta = float(np.random.default_rng([case.n, case.dataset]).normal())
     return [
-        Line(*case[:4], region, 1.0, 0.1, 0.5, 3, True, 2.0, "warm", "", runner.machine()) for region in case.regions
+        Line(*case[:4], region, eta, 0.1, 0.5, 3, True, 2.0, "warm", "", runner.machine()) for region in case.regions
     ]
+
+
+def fail_one_case(case):
+    if (case.n, case.dataset) == (10, 1):
+        raise ValueError("no answer")
+    return make_lines(case)
 
 
 @pytest.fixture
@@ -29,60 +41,72 @@ def console():
     return Console(quiet=True)
 
 
-def test_only_what_is_missing_is_done(store, console):
-    store.add(lines_for(CASES[0]) + lines_for(CASES[1]._replace(regions=("box",))))
+def test_only_missing_cases_are_run(store, console):
+    store.add(make_lines(CASES[0]) + make_lines(CASES[1]._replace(regions=("box",))))
     done = []
 
-    def work(case):
+    def run_case(case):
         done.append(case)
-        return lines_for(case)
+        return make_lines(case)
 
-    assert run(CASES, work, store, console)
-    # A case with a region missing as a whole, for the same lines as without a stop.
+    assert run(CASES, run_case, store, console)
+    # A case with one region missing is run as a whole.
     assert done == CASES[1:]
     assert len({line.key for line in store.lines}) == 12
-    assert run(CASES, work, store, console)
+    assert run(CASES, run_case, store, console)
     assert len(done) == 5
 
 
-def test_several_at_once(store, console):
-    """The first of a kind alone, so that it compiles; the others side by side."""
-    seen = {}
+def test_lines_do_not_depend_on_the_number_of_processes(tmp_path):
+    stores = [Store(tmp_path / f"{processes}.csv") for processes in (1, 2)]
+    texts = []
+    for processes, store in enumerate(stores, 1):
+        console = Console(record=True, width=300)
+        assert run(CASES, fail_one_case, store, console, processes)
+        texts.append("p, N 10, smc, dataset 1: no answer" in console.export_text())
+    assert texts == [True, True]
+    sequential, parallel = ({line.key: line for line in Store(store.path).lines} for store in stores)
+    assert len(sequential) == 12
+    assert {key: _fields(line) for key, line in sequential.items()} == {
+        key: _fields(line) for key, line in parallel.items()
+    }
 
-    def work(case):
-        seen[case] = side_by_side()
-        return lines_for(case)
 
-    assert run(CASES, work, store, console, at_once=2)
-    assert [seen[case] for case in CASES] == [False, False, True, True, True, True]
-    assert len(Store(store.path).lines) == 12
+def _fields(line):
+    return [None if isinstance(value, float) and math.isnan(value) else value for value in vars(line).values()]
 
 
-def test_interrupted_it_keeps_what_was_done(store):
-    def work(case):
+def test_parallel_study_continues(store, console):
+    store.add(make_lines(CASES[2]))
+    assert run(CASES, make_lines, store, console, 2)
+    assert {line.key for line in Store(store.path).lines} == {(*case[:4], r) for case in CASES for r in case.regions}
+
+
+def test_interrupted_study_keeps_finished_cases(store):
+    def run_case(case):
         if case.dataset == 1:
             raise KeyboardInterrupt
-        return lines_for(case)
+        return make_lines(case)
 
     console = Console(record=True, width=300)
-    assert not run(CASES, work, store, console)
-    assert "the same command goes on" in console.export_text()
+    assert not run(CASES, run_case, store, console)
+    assert "the same command continues" in console.export_text()
     assert [line.key for line in Store(store.path).lines] == [line.key for line in store.lines]
     assert len(store.lines) == 4
 
 
-def test_failures_are_stored_and_do_not_end_the_study(store):
-    def work(case):
+def test_failed_cases_are_stored_and_the_study_continues(store):
+    def run_case(case):
         if case.n == 10:
-            raise RuntimeError("the ladder did not get there")
-        return lines_for(case)
+            raise RuntimeError("the sampler did not reach eta")
+        return make_lines(case)
 
     console = Console(record=True, width=300)
-    assert run(CASES, work, store, console)
-    assert "N 10, smc, dataset 2: the ladder did not get there" in console.export_text()
+    assert run(CASES, run_case, store, console)
+    assert "N 10, smc, dataset 2: the sampler did not reach eta" in console.export_text()
     failed = [line for line in Store(store.path).lines if line.n == 10]
     assert len(failed) == 6
-    assert all(not line.converged and line.covered == 0 and "ladder" in line.note for line in failed)
+    assert all(not line.converged and line.covered == 0 and "did not reach" in line.note for line in failed)
 
 
 def test_time_left():
@@ -94,44 +118,47 @@ def test_time_left():
     assert time_left({a: 0}, {a: [1.0]}) == ""
 
 
-class Fake(cb.Result):
-    """A result as far as it is timed."""
-
-    def __init__(self, region, interrupted=False):
-        object.__setattr__(self, "region", region)
-        object.__setattr__(self, "calibration", SimpleNamespace(loop=SimpleNamespace(interrupted=interrupted)))
-
-    def at(self, region):
-        return Fake(region)
+@pytest.fixture
+def requery(monkeypatch):
+    monkeypatch.setattr(cb.Result, "at", lambda result, region: make_result(region=region))
 
 
-def test_the_first_region_is_timed_from_nothing_and_told_if_it_compiled():
-    def compiling(region):
+@pytest.mark.usefixtures("requery")
+def test_timing_of_the_first_region_tells_whether_it_compiled():
+    def compile_and_return(region):
         jax.jit(lambda x: x + 1)(1.0)
-        return Fake(region)
+        return make_result(region=region)
 
-    found = runner.in_regions(CASES[0], compiling)
-    assert [timed.how for timed in found.values()] == ["cold", "at"]
-    assert isinstance(found["hpd"].result.region, cb.regions.HPD)
-    assert [timed.how for timed in runner.in_regions(CASES[0], Fake).values()] == ["warm", "at"]
+    calibrated = runner.calibrate_regions(CASES[0], compile_and_return)
+    assert [timed.timing for timed in calibrated.values()] == ["cold", "requery"]
+    assert isinstance(calibrated["hpd"].result.region, cb.regions.HPD)
+    calibrated = runner.calibrate_regions(CASES[0], lambda region: make_result(region=region))
+    assert [timed.timing for timed in calibrated.values()] == ["warm", "requery"]
 
 
-def test_an_interrupt_that_a_calibration_survives_ends_the_study(store):
-    def work(case):
-        runner.in_regions(case, lambda region: Fake(region, interrupted=True))
-        raise AssertionError("went on")
+@pytest.mark.usefixtures("requery")
+def test_times_of_a_worker_process_are_marked_as_shared(monkeypatch):
+    monkeypatch.setattr(runner, "_shared", True)
+    calibrated = runner.calibrate_regions(CASES[0], lambda region: make_result(region=region))
+    assert [timed.timing for timed in calibrated.values()] == ["shared", "requery"]
 
-    assert not run(CASES, work, store, Console(quiet=True))
+
+def test_interrupted_calibration_ends_the_study(store):
+    def run_case(case):
+        runner.calibrate_regions(case, lambda region: make_result(region=region, status=Status.INTERRUPTED))
+        raise AssertionError("continued after an interrupt")
+
+    assert not run(CASES, run_case, store, Console(quiet=True))
     assert store.lines == []
 
 
 def test_regions_by_name():
-    assert runner.as_named("slope") == cb.regions.Interval(1)
-    assert runner.as_named("intercept") == cb.regions.Interval(0)
-    assert runner.as_named("hpd") == cb.regions.HPD()
+    assert runner.region_by_name("slope") == cb.regions.Interval(1)
+    assert runner.region_by_name("intercept") == cb.regions.Interval(0)
+    assert runner.region_by_name("hpd") == cb.regions.HPD()
 
 
-def test_machine_is_named():
+def test_machine_includes_versions():
     name = runner.machine()
     assert "jax" in name
     assert f"calibayes {cb.__version__}" in name

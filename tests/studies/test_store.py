@@ -1,26 +1,29 @@
+"""Results files of studies."""
+
 import math
 from dataclasses import replace
 
 import pytest
+
 from studies.store import Line, Store
 
 LINE = Line("p", 100, 0, "smc", "box", 1.5, 0.05, 0.93, 7, True, 2.5, "warm", "", "2 x chip; jax 1")
 
 
-def test_lines_come_back(tmp_path):
+def test_lines_are_read_back(tmp_path):
     path = tmp_path / "new" / "study.csv"
-    lines = [LINE, replace(LINE, dataset=1, converged=False, truth=math.nan, machine='a "quoted", name')]
+    lines = [LINE, replace(LINE, dataset=1, converged=False, truth_level=math.nan, machine='a "quoted", name')]
     Store(path).add(lines)
-    again = Store(path)
-    assert again.lines[0] == lines[0]
-    assert not again.lines[1].converged
-    assert math.isnan(again.lines[1].truth)
-    assert again.lines[1].machine == lines[1].machine
-    assert LINE.key in again
-    assert ("p", 100, 2, "smc", "box") not in again
+    reopened = Store(path)
+    assert reopened.lines[0] == lines[0]
+    assert not reopened.lines[1].converged
+    assert math.isnan(reopened.lines[1].truth)
+    assert reopened.lines[1].machine == lines[1].machine
+    assert LINE.key in reopened
+    assert ("p", 100, 2, "smc", "box") not in reopened
 
 
-def test_it_is_appended_to(tmp_path):
+def test_lines_are_appended(tmp_path):
     path = tmp_path / "study.csv"
     Store(path).add([LINE])
     Store(path).add([replace(LINE, dataset=1)])
@@ -29,7 +32,7 @@ def test_it_is_appended_to(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])
-def test_a_line_cut_short_was_never_written(tmp_path, cut):
+def test_incomplete_last_line_is_dropped(tmp_path, cut):
     path = tmp_path / "study.csv"
     Store(path).add([LINE, replace(LINE, dataset=1)])
     path.write_text(path.read_text()[:-cut])
@@ -39,7 +42,7 @@ def test_a_line_cut_short_was_never_written(tmp_path, cut):
     assert [line.dataset for line in Store(path).lines] == [0, 2]
 
 
-def test_a_header_cut_short(tmp_path):
+def test_incomplete_header_is_replaced(tmp_path):
     path = tmp_path / "study.csv"
     path.write_text("problem,n,data")
     store = Store(path)
@@ -49,25 +52,25 @@ def test_a_header_cut_short(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["a,b\n1,2\n", "problem,n\np,1\n"])
-def test_another_file_is_refused(tmp_path, text):
+def test_other_file_is_rejected(tmp_path, text):
     path = tmp_path / "other.csv"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"other\.csv is not the results file of a study"):
+    with pytest.raises(ValueError, match=r"other\.csv is not a results file of a study"):
         Store(path)
     assert path.read_text() == text
 
 
-def test_a_calibration_is_stored_once(tmp_path):
-    """Two commands on one file: the first line stands."""
+def test_first_line_of_a_calibration_is_kept(tmp_path):
+    """Two commands write to one file."""
     path = tmp_path / "study.csv"
-    here, there = Store(path), Store(path)
-    here.add([LINE])
-    there.add([replace(LINE, eta=9.0)])
-    here.add([replace(LINE, eta=7.0), replace(LINE, dataset=1)])
+    first, second = Store(path), Store(path)
+    first.add([LINE])
+    second.add([replace(LINE, eta=9.0)])
+    first.add([replace(LINE, eta=7.0), replace(LINE, dataset=1)])
     assert [(line.dataset, line.eta) for line in Store(path).lines] == [(0, 1.5), (1, 1.5)]
 
 
-def test_reading_changes_nothing(tmp_path):
+def test_reading_does_not_change_the_file(tmp_path):
     path = tmp_path / "study.csv"
     path.write_text("problem,n,data")
     Store(path)
@@ -76,6 +79,6 @@ def test_reading_changes_nothing(tmp_path):
 
 def test_covered():
     assert LINE.covered == 1.0
-    assert replace(LINE, truth=0.96).covered == 0.0
-    assert replace(LINE, truth=math.inf).covered == 0.0
-    assert math.isnan(replace(LINE, truth=math.nan).covered)
+    assert replace(LINE, truth_level=0.96).covered == 0.0
+    assert replace(LINE, truth_level=math.inf).covered == 0.0
+    assert math.isnan(replace(LINE, truth_level=math.nan).covered)

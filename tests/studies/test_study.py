@@ -1,19 +1,18 @@
-"""The commands, on the smallest study there is."""
+"""A small study from the command line, with real calibrations."""
 
 import csv
 
 import numpy as np
 import pytest
-from studies.names import ERRORS, LOSSES
-from studies.store import Store
 from typer.testing import CliRunner
 
 import calibayes as cb
-from calibayes.cli import app
 from studies import misspecified, open_question, paper
+from studies.cli import app
+from studies.names import ERRORS, LOSSES
+from studies.store import Store
 
 SMALL = [
-    "study",
     "table1",
     "--datasets",
     "2",
@@ -25,6 +24,8 @@ SMALL = [
     "box",
     "--region",
     "hpd",
+    "--processes",
+    "1",
 ]
 
 
@@ -33,35 +34,36 @@ def out(tmp_path_factory):
     out = tmp_path_factory.mktemp("study") / "table1.csv"
     result = CliRunner().invoke(app, [*SMALL, "--out", str(out)], env={"COLUMNS": "140"})
     assert result.exit_code == 0, result.output
-    assert "covered, % (error)" in result.output
+    assert "coverage, % (SE)" in result.output
     return out
 
 
-def test_one_line_a_calibration(out):
+def test_one_line_per_calibration(out):
     with out.open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["dataset"], row["region"]) for row in rows] == [("0", "box"), ("0", "hpd"), ("1", "box"), ("1", "hpd")]
-    # The second may meet a row to repair, and compile for that.
-    assert [row["how"] for row in rows] in (["cold", "at", "cold", "at"], ["cold", "at", "warm", "at"])
+    # The second may have a replicate to repair, and compile for that.
+    timings = [row["timing"] for row in rows]
+    assert timings in (["cold", "requery", "cold", "requery"], ["cold", "requery", "warm", "requery"])
     for row in rows:
         assert 0.5 < float(row["eta"]) < 10
         assert 0 < float(row["eta_se"]) < float(row["eta"])
-        assert 0 <= float(row["truth"]) <= 1
+        assert 0 <= float(row["truth_level"]) <= 1
         assert row["converged"] == "True"
 
 
-def test_lines_are_what_a_user_would_get(out):
+def test_stored_lines_agree_with_calibrate(out):
     stored = {line.key: line for line in Store(out).lines}["median regression", 40, 1, "transport", "box"]
     data = cb.datasets.median_regression(40, 1)
     counts = np.random.default_rng([1, 1]).multinomial(40, np.full(40, 1 / 40), size=500)
     result = cb.calibrate(paper.MEDIAN, data, region="box", bootstrap=counts, seed=1, progress=False)
     assert stored.eta == pytest.approx(result.eta, rel=1e-4)
-    assert stored.truth == pytest.approx(result.level_of([2.0, 1.0]), rel=1e-4)
+    assert stored.truth_level == pytest.approx(result.level_of([2.0, 1.0]), rel=1e-4)
 
 
-def test_it_goes_on_where_it_stopped(out, monkeypatch):
+def test_finished_study_runs_nothing(out, monkeypatch):
     def fail(*_, **__):
-        raise AssertionError("calibrated what was stored")
+        raise AssertionError("a stored case was calibrated again")
 
     monkeypatch.setattr(paper.cb, "calibrate", fail)
     before = out.read_text()
@@ -73,28 +75,28 @@ def test_it_goes_on_where_it_stopped(out, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["table1", "--sampler", "nuts"], "--sampler must be among"),
-        (["table1", "--region", "ball"], "--region must be among"),
-        (["misspecified", "--error", "cauchy"], "--error must be among"),
+        (["table1", "--sampler", "nuts"], "--sampler must be one of"),
+        (["table1", "--region", "ball"], "--region must be one of"),
+        (["misspecified", "--error", "cauchy"], "--error must be one of"),
         (["table1", "--n", "3"], "--n"),
     ],
 )
-def test_nonsense_is_refused(options, message, tmp_path):
-    result = CliRunner().invoke(app, ["study", *options, "--out", str(tmp_path / "x.csv")], env={"COLUMNS": "200"})
+def test_invalid_options_are_rejected(options, message, tmp_path):
+    result = CliRunner().invoke(app, [*options, "--out", str(tmp_path / "x.csv")], env={"COLUMNS": "200"})
     assert result.exit_code == 2
     assert message in result.output
 
 
-def test_another_file_is_not_overwritten(tmp_path):
+def test_other_file_is_not_overwritten(tmp_path):
     other = tmp_path / "mine.csv"
     other.write_text("a,b\n1,2\n")
     result = CliRunner().invoke(app, [*SMALL, "--out", str(other)], env={"COLUMNS": "200"})
     assert result.exit_code == 2
-    assert "not the results file" in result.output
+    assert "not a results file" in result.output
     assert other.read_text() == "a,b\n1,2\n"
 
 
-def test_cases():
+def test_cases_of_each_study():
     table = paper.table1_cases(2, [100, 400], ["smc", "mcmc"], ["box"], 5)
     assert len(table) == 8
     assert {case.dataset for case in table} == {5, 6}
@@ -105,24 +107,24 @@ def test_cases():
 
 
 @pytest.mark.slow
-def test_misspecified_stores_what_it_is_compared_with():
+def test_misspecified_case_stores_its_comparisons():
     case = misspecified.cases(1, ["normal"], ["quantile"], 0)[0]._replace(n=40)
-    lines = misspecified.work(case)
+    lines = misspecified.run_case(case)
     assert [(line.region, line.sampler) for line in lines] == [
         (region, name) for region in ("ellipsoid", "slope") for name in ("eta 1", "sandwich", "transport")
     ]
-    assert all(0 <= line.truth <= 1 for line in lines)
-    # The sets at eta 1 and at the calibrated eta are ellipses about one centre: the wider reach the truth earlier.
-    plain, _, calibrated = lines[:3]
+    assert all(0 <= line.truth_level <= 1 for line in lines)
+    # The sets at eta 1 and at the calibrated eta are concentric ellipses; the wider reach the truth at a lower level.
+    unit_eta, _, calibrated = lines[:3]
     assert calibrated.eta > 1.2
-    assert plain.truth < calibrated.truth
+    assert unit_eta.truth_level < calibrated.truth_level
 
 
 @pytest.mark.slow
-def test_what_the_truth_asks_for():
-    """At that eta the level of the truth is 0.95, to four errors of a level from 1,000 draws, twice."""
-    case = paper.table1_cases(1, [40], ["known"], ["box"], 0)[0]
-    (line,) = paper.work(case)
+def test_oracle_eta_gives_the_requested_level():
+    """At the oracle eta the level of the truth is 0.95, up to four standard errors of two levels from 1,000 draws."""
+    case = paper.table1_cases(1, [40], ["oracle"], ["box"], 0)[0]
+    (line,) = paper.run_case(case)
     assert 0.1 < line.eta < 10
     data = cb.datasets.median_regression(40, 0)
     result = cb.calibrate(paper.MEDIAN, data, region="box", bootstrap=50, seed=7, progress=False)

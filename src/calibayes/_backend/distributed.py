@@ -120,7 +120,7 @@ def breaks_cluster(error: BaseException) -> bool:
     time. Running out of memory is not a failed communication.
     """
     communication = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error)
-    return jax.process_count() > 1 and (communication or isinstance(error, KeyboardInterrupt))
+    return jax.process_count() > 1 and (communication or isinstance(error, ClusterError | KeyboardInterrupt))
 
 
 def _lost_process_error(error: Exception) -> ClusterError:

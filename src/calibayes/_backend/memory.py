@@ -80,8 +80,8 @@ def require_memory(argument: str, n_bytes: int, description: str, remedy: str, *
         available, kind = free, "device memory"
     if available is not None and n_bytes > available:
         raise ValueError(
-            f"{argument}: {description} would take at least {_gigabytes(n_bytes)} GB, and {_gigabytes(available)} GB "
-            f"of {kind} are available. {remedy}"
+            f"{argument}: {description} would take {_lower_bound(n_bytes)} GB, and {available / 1e9:,.1f} GB of {kind} "
+            f"are available. {remedy}"
         )
 
 
@@ -159,8 +159,8 @@ def clear_caches_if_full(max_share: float | None = None, min_interval: float = 0
     return True
 
 
-def _gigabytes(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:,.1f}" if n_bytes < 10**15 else f"more than {10**6:,}"
+def _lower_bound(n_bytes: int) -> str:
+    return f"at least {n_bytes / 1e9:,.1f}" if n_bytes < 10**15 else f"more than {10**6:,}"
 
 
 def _float() -> np.dtype:

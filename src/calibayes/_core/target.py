@@ -5,7 +5,7 @@ $$ \gamma_b(\theta) = \exp\{-\eta R_b(\theta)\}\,p(\theta), \qquad R_b(\theta) =
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -47,6 +47,7 @@ class TargetConfig:
 CONFIG = TargetConfig()
 
 
+@runtime_checkable
 class Model(Protocol):
     """Loss and prior, such as a `GibbsModel`."""
 

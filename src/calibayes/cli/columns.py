@@ -209,8 +209,8 @@ def class_target(y: Any, name: str, positive: str | None) -> tuple[Float[np.ndar
         raise ValueError(f"the target {name!r} must have two classes; it is {labels[0]} in every row.")
     if len(values) > 2:
         raise ValueError(
-            f"the target {name!r} must have two classes for this loss; it has {len(values)}: {_list(labels)}. To compare "
-            f'one class with the others, use --formula "I({_quote(name)} == {_literal(values[-1])}) ~ .".'
+            f"the target {name!r} must have two classes for this loss; it has {len(values)}: {_list(labels)}. To "
+            f'compare one class with the others, use --formula "I({_quote(name)} == {_literal(values[-1])}) ~ .".'
         )
     if positive is None:
         positive = labels[1]

@@ -87,7 +87,7 @@ def fit(
     if loss == options.Loss.huber and delta is None:
         linear_loss = cb.losses.Huber(design.default_huber_delta(selection.columns, y))
     groups = selection.groups
-    settings = {
+    settings: dict[str, Any] = {
         "level": level,
         "region": region.value,
         "bootstrap": bootstrap if groups is None else cb.bootstrap.Cluster(bootstrap, groups),
@@ -155,8 +155,8 @@ def _require_rows(n_rows: int, n_coefficients: int) -> None:
     required = math.ceil(n_coefficients / (1 - math.exp(-1))) + 1
     if n_rows < required:
         raise ValueError(
-            f"{n_rows} rows are too few for {n_coefficients} coefficients: bootstrap replicates would not determine all "
-            f"of them. Use at least {required} rows, or choose fewer columns with --columns."
+            f"{n_rows} rows are too few for {n_coefficients} coefficients: bootstrap replicates would not determine "
+            f"all of them. Use at least {required} rows, or choose fewer columns with --columns."
         )
 
 

@@ -102,7 +102,7 @@ FormulaOption = Annotated[
     str | None,
     typer.Option(
         metavar="FORMULA",
-        help='Formula instead of target and columns: "y ~ a + np.log(b) + C(c)". Quote names with spaces in `backticks`.',
+        help='Formula instead of target and columns: "y ~ a + np.log(b) + C(c)". Put names with spaces in `backticks`.',
         rich_help_panel=_DATA_PANEL,
     ),
 ]

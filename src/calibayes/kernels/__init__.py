@@ -1,4 +1,4 @@
-"""Markov kernels: one a file. Each moves particles on every row and leaves the target invariant."""
+"""Markov kernels, one per file. Each moves the particles of every replicate and leaves the posteriors invariant."""
 
 from calibayes.kernels.base import Kernel as Kernel
 from calibayes.kernels.crank_nicolson import CrankNicolson as CrankNicolson

@@ -1,38 +1,98 @@
-"""What a kernel is, and the Metropolis step that most of them share.
+"""The interface of a Markov kernel, and the Metropolis-Hastings step that most kernels share.
 
-A kernel of your own is a class with these two methods. It gets the `Target`, so it may use the model's
-structure; it knows nothing of bootstraps beyond rows, and nothing of regions or coverage.
+A kernel moves all particles of all replicates at once and leaves the generalized posterior of each replicate,
+proportional to `exp(-eta * risk(theta)) * prior(theta)`, invariant. It receives the `Target`, so it may use the
+structure of the loss and the prior. It knows nothing of regions or coverage.
 """
 
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key
 
 from calibayes._backend.rng import normals, uniforms
 from calibayes._core.particles import Particles
 from calibayes._core.target import Target, log_density
 
 
-class Info(NamedTuple):
-    """What happened on each row: mean acceptance, and proposals at which the loss was NaN."""
+class KernelInfo(NamedTuple):
+    """Outcome of one move on every replicate."""
 
     acceptance: Float[Array, " B"]
+    """Acceptance probability, averaged over the particles."""
     invalid: Int[Array, " B"]
+    """Number of proposals at which the loss was NaN."""
 
 
-class Kernel(eqx.Module):
-    """Leaves the target at `eta` invariant."""
+Adaptation = TypeVar("Adaptation")
+
+
+class Kernel(eqx.Module, Generic[Adaptation]):
+    """Base class of Markov kernels that leave the posterior at `eta` invariant.
+
+    A subclass implements `init` and `step`. Both work on all replicates at once; parameters are the first axis and
+    particles the last, as in `Particles`. The type parameter is the type of the adaptation, a pytree of arrays.
+
+    Attributes
+    ----------
+    needs_population : bool
+        Class attribute. Whether the proposal is computed from the particles of a replicate, so that the kernel cannot
+        move a single chain. Default: False.
+
+    Examples
+    --------
+    A random walk with a fixed step size:
+
+    >>> from calibayes.kernels.base import Kernel, metropolis, random_walk_noise
+    >>> class FixedRandomWalk(Kernel):
+    ...     step_size: float
+    ...
+    ...     def init(self, covariance):
+    ...         return ()
+    ...
+    ...     def step(self, keys, target, eta, particles, adaptation, adapt):
+    ...         normal, log_uniforms = random_walk_noise(keys, particles.theta)
+    ...         proposal = particles.theta + self.step_size * normal
+    ...         move = metropolis(log_uniforms, target, eta, particles, proposal)
+    ...         return move.particles, adaptation, move.info
+    >>> FixedRandomWalk(step_size=0.1)
+    FixedRandomWalk(step_size=0.1)
+    """
+
+    needs_population: ClassVar[bool] = False
 
     def check(self, target: Target) -> None:
-        """Raise if this kernel cannot move on this target."""
+        """Raise an error if this kernel cannot sample this target.
+
+        Parameters
+        ----------
+        target : Target
+            The posteriors to be sampled.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the loss, the prior or the counts do not suit the kernel.
+        """
 
     @abstractmethod
-    def init(self, covariance: Float[Array, "B K K"]) -> PyTree[Array]:
-        """The adaptation to start from, arrays with rows leading, given a guess at the covariance."""
+    def init(self, covariance: Float[Array, "B K K"]) -> Adaptation:
+        """Return the initial adaptation.
+
+        Parameters
+        ----------
+        covariance : array of shape (B, K, K)
+            Estimate of the posterior covariance of each replicate.
+
+        Returns
+        -------
+        pytree of arrays
+            The adaptation; the replicates are the leading axis of each array. An empty tuple if the kernel does not
+            adapt.
+        """
 
     @abstractmethod
     def step(
@@ -41,18 +101,44 @@ class Kernel(eqx.Module):
         target: Target,
         eta: Float[Array, " B"],
         particles: Particles,
-        adaptation: Any,
+        adaptation: Adaptation,
         adapt: bool,
-    ) -> tuple[Particles, Any, Info]:
-        """One move of every particle, with a key for every row. Weights stay as they are."""
+    ) -> tuple[Particles, Adaptation, KernelInfo]:
+        """Move every particle once.
+
+        Parameters
+        ----------
+        keys : array of B random keys
+            One key per replicate.
+        target : Target
+            The posteriors to leave invariant.
+        eta : array of shape (B,)
+            Learning rate of each replicate.
+        particles : Particles
+            The particles to move.
+        adaptation : pytree of arrays
+            The adaptation, as returned by `init` or by the previous step.
+        adapt : bool
+            Whether to update the adaptation. If False, the kernel is Markov.
+
+        Returns
+        -------
+        particles : Particles
+            The moved particles, with unchanged weights.
+        adaptation : pytree of arrays
+            The new adaptation.
+        info : KernelInfo
+            Acceptance rates and the number of invalid proposals.
+        """
 
 
-class Move(NamedTuple):
-    """A Metropolis step as it went."""
+class MetropolisMove(NamedTuple):
+    """Result of a Metropolis-Hastings step."""
 
     particles: Particles
     probability: Float[Array, "B M"]
-    info: Info
+    """Acceptance probability of each proposal."""
+    info: KernelInfo
 
 
 def metropolis(
@@ -62,10 +148,45 @@ def metropolis(
     particles: Particles,
     proposal: Float[Array, "K B M"],
     log_correction: Float[Array, "B M"] | float = 0.0,
-) -> Move:
-    """Accept proposals with probability `min(1, density ratio)`. A NaN is a rejection.
+) -> MetropolisMove:
+    r"""Accept or reject proposals by the Metropolis-Hastings rule.
 
-    `log_correction` is the logarithm of the ratio of proposal densities, back to forth; zero for symmetric ones.
+    Parameters
+    ----------
+    log_uniforms : array of shape (B, M)
+        Logarithms of uniform random numbers.
+    target : Target
+        The posteriors to leave invariant.
+    eta : array of shape (B,)
+        Learning rate of each replicate.
+    particles : Particles
+        Current particles.
+    proposal : array of shape (K, B, M)
+        Proposed particles, in the target's unconstrained coordinates.
+    log_correction : array of shape (B, M) or float
+        $\log q(\theta \mid \theta') - \log q(\theta' \mid \theta)$ for the proposal density q. Default: 0, for
+        symmetric proposals.
+
+    Returns
+    -------
+    MetropolisMove
+        The particles after the step, the acceptance probabilities and their summary. A proposal whose density is NaN is
+        rejected.
+
+    Examples
+    --------
+    >>> import jax, numpy as np
+    >>> import jax.numpy as jnp
+    >>> import calibayes as cb
+    >>> from calibayes._core.target import make_target
+    >>> from calibayes.kernels.base import metropolis
+    >>> model = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=10.0))
+    >>> target = make_target(model, (np.ones((4, 1)), np.zeros(4)), np.ones((1, 4)), 1)
+    >>> particles = target.evaluate(jnp.zeros((1, 2, 3)))
+    >>> log_uniforms = jnp.log(jnp.full((2, 3), 0.5))
+    >>> move = metropolis(log_uniforms, target, jnp.ones(2), particles, particles.theta + 5.0)
+    >>> print(move.particles.theta.max(), move.info.acceptance.max() < 1e-3)
+    0.0 True
     """
     proposed = target.evaluate(proposal)
     log_ratio = log_density(proposed, eta) - log_density(particles, eta) + log_correction
@@ -78,15 +199,48 @@ def metropolis(
         particles.log_weights,
     )
     probability = jnp.exp(jnp.minimum(log_ratio, 0.0))
-    return Move(moved, probability, Info(probability.mean(-1), jnp.isnan(proposed.risk).sum(-1)))
+    return MetropolisMove(moved, probability, KernelInfo(probability.mean(-1), jnp.isnan(proposed.risk).sum(-1)))
 
 
 def random_walk_noise(
     keys: Key[Array, " B"], theta: Float[Array, "K B M"]
 ) -> tuple[Float[Array, "K B M"], Float[Array, "B M"]]:
-    """Standard normal steps and the logarithms of uniforms, row by row from the row's key."""
+    """Draw the random numbers of a random-walk Metropolis step.
+
+    Parameters
+    ----------
+    keys : array of B random keys
+        One key per replicate. The numbers of a replicate depend on its key alone.
+    theta : array of shape (K, B, M)
+        The particles; only the shape is used.
+
+    Returns
+    -------
+    normal : array of shape (K, B, M)
+        Standard normal increments.
+    log_uniforms : array of shape (B, M)
+        Logarithms of uniform random numbers, for `metropolis`.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from calibayes.kernels.base import random_walk_noise
+    >>> keys = jax.random.split(jax.random.key(0), 2)
+    >>> normal, log_uniforms = random_walk_noise(keys, jnp.zeros((3, 2, 5)))
+    >>> normal.shape, log_uniforms.shape
+    ((3, 2, 5), (2, 5))
+    """
+    normal, uniform = normals_and_uniforms(keys, theta, 1)
+    return normal, jnp.log(uniform[0])
+
+
+def normals_and_uniforms(
+    keys: Key[Array, " B"], theta: Float[Array, "K B M"], n_uniforms: int
+) -> tuple[Float[Array, "K B M"], Float[Array, "U B M"]]:
+    """Return standard normal numbers of the shape of `theta`, and `n_uniforms` uniform numbers per particle."""
     dim, _, size = theta.shape
-    uniform = uniforms(keys, dim + 1, size)
-    # Once for all: what reads the normals must not draw them again.
+    uniform = uniforms(keys, dim + n_uniforms, size)
+    # Without the barrier XLA generates the normal numbers again in every computation that reads them.
     normal = jax.lax.optimization_barrier(normals(uniform[:dim]))
-    return normal, jnp.log(uniform[dim])
+    return normal, uniform[dim:]

@@ -1,82 +1,155 @@
-r"""Crank-Nicolson proposals towards the population's own normal approximation.
+r"""Crank-Nicolson proposals towards a normal approximation of the particles.
 
-With $\mu$ and $\Sigma = LL^\top$ the weighted mean and covariance of a row's particles, and $u = L^{-1}(\theta - \mu)$,
-the proposal $u' = \sqrt{1 - \beta^2}\,u + \beta\,\xi$ leaves a standard normal invariant, whatever the step $\beta$
-and the number of parameters. So it is accepted with probability
-$\min\{1, \pi(\theta')\varphi(u) / \pi(\theta)\varphi(u')\}$: almost always, up to $\beta = 1$, where the posterior is
-nearly normal, and particles forget their place in a few moves where a random walk needs some number times K (Cotter,
-Roberts, Stuart and White 2013 take the prior for the normal).
+Let $\mu$ and $\Sigma = LL^\top$ be the weighted mean and covariance of the particles of a replicate, and
+$u = L^{-1}(\theta - \mu)$. The proposal $u' = \sqrt{1 - \beta^2}\,u + \beta\,\xi$ with standard normal $\xi$ leaves the
+standard normal distribution $\varphi$ invariant for any step $\beta$ and any number of parameters (Cotter, Roberts,
+Stuart and White 2013, with the prior as the normal distribution). It is accepted with probability
+$\min\{1, \pi(\theta')\varphi(u) / \pi(\theta)\varphi(u')\}$. Where the posterior is nearly normal, this is close to one
+even for $\beta = 1$, so the particles become independent of their start in a few moves, whereas a random walk needs a
+number of moves proportional to K.
 
-A particle in a tail heavier than the normal's would hardly ever be let go. So each move is a random walk instead with
-probability 1/4.
+A particle in a tail heavier than that of the normal approximation would rarely be moved. Therefore each move is a
+random walk instead with a fixed probability.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from calibayes._backend.arguments import fraction
 from calibayes._backend.linalg import lower_inverse
-from calibayes._backend.rng import normals, uniforms
-from calibayes._core.particles import covariance, factor, mean, transform
-from calibayes.kernels.base import Info, Kernel, metropolis
-
-_WALK = 0.25
+from calibayes._core.particles import Particles, covariance, factor, mean, transform
+from calibayes._core.target import Target
+from calibayes.kernels.base import Kernel, KernelInfo, metropolis, normals_and_uniforms
 
 
-class _Adaptation(NamedTuple):
+@dataclass(frozen=True)
+class CrankNicolsonConfig:
+    """Tuning constants of `CrankNicolson`.
+
+    All are order-of-magnitude choices, which change the speed of mixing but not the invariant distribution.
+    """
+
+    random_walk_probability: float = 0.25
+    """Probability that a move is a random walk. A quarter costs little mixing on normal posteriors and lets particles
+    leave heavy tails (`tests/kernels/test_crank_nicolson.py`)."""
+    random_walk_acceptance: float = 0.25
+    """Acceptance rate that the scale of the random walk adapts to, as for `RWMH`."""
+    initial_logit_step: float = 2.0
+    """First value of logit(beta): beta = 0.88, close to an independent draw from the normal approximation."""
+    max_logit_step: float = 8.0
+    """Bound on the absolute value of logit(beta): 1 - beta = 3e-4. Beyond it the step changes no acceptance rate, and
+    an unbounded value could not adapt back."""
+    gain: float = 4.0
+    """Factor of the adaptation gain `gain * (t + 1) ** -gain_decay`. Larger than for `RWMH`, because only a few moves
+    are made at each target."""
+    gain_decay: float = 0.51
+    """Exponent of the adaptation gain, as for `RWMH` (paper, section 3.1)."""
+
+
+CONFIG = CrankNicolsonConfig()
+
+
+class CrankNicolsonAdaptation(NamedTuple):
+    """Adaptation of `CrankNicolson`."""
+
     logit_step: Float[Array, " B"]
+    """logit(beta) of the Crank-Nicolson step."""
     log_scale: Float[Array, " B"]
+    """Logarithm of the scale of the random walk, in units of the factor L."""
     steps: Int[Array, " B"]
+    """Number of updates so far."""
 
 
-class CrankNicolson(Kernel):
-    """For populations of particles whose posterior is not far from normal; right for any."""
+class CrankNicolson(Kernel[CrankNicolsonAdaptation]):
+    """Crank-Nicolson proposals towards the normal approximation of the particles, mixed with a random walk.
+
+    Leaves any posterior invariant, and mixes in a few moves where the posterior is close to normal. The transport
+    sampler and its audit use it to rejuvenate particles.
+
+    Parameters
+    ----------
+    target_acceptance : float
+        Acceptance rate that the Crank-Nicolson step adapts to, between 0 and 1. Default: 0.35.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `target_acceptance` is not a number between 0 and 1.
+
+    References
+    ----------
+    S. L. Cotter, G. O. Roberts, A. M. Stuart and D. White (2013). MCMC methods for functions: modifying old algorithms
+    to make them faster. Statistical Science 28, 424-446.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> kernel = cb.kernels.CrankNicolson()
+    >>> cb.SMC(n_particles=500, ess_target=0.5, n_moves=4, kernel=kernel).kernel
+    CrankNicolson()
+    """
+
+    needs_population: ClassVar[bool] = True
 
     target_acceptance: float = eqx.field(static=True, default=0.35)
 
     def __check_init__(self):
         fraction("target_acceptance", self.target_acceptance)
 
-    def init(self, covariance):
+    def init(self, covariance: Float[Array, "B K K"]) -> CrankNicolsonAdaptation:
         n_replicates, dim, _ = covariance.shape
-        logit_step = jnp.full(n_replicates, 2.0, covariance.dtype)
-        return _Adaptation(
-            logit_step, jnp.full_like(logit_step, jnp.log(2.38 / dim**0.5)), jnp.zeros(n_replicates, int)
-        )
+        logit_step = jnp.full(n_replicates, CONFIG.initial_logit_step, covariance.dtype)
+        # 2.38 / sqrt(K) is the optimal scale of a random walk on a normal target (Gelman, Roberts and Gilks 1996).
+        log_scale = jnp.full_like(logit_step, jnp.log(2.38 / dim**0.5))
+        return CrankNicolsonAdaptation(logit_step, log_scale, jnp.zeros(n_replicates, int))
 
-    def step(self, keys, target, eta, particles, adaptation, adapt):
+    def step(
+        self,
+        keys: Key[Array, " B"],
+        target: Target,
+        eta: Float[Array, " B"],
+        particles: Particles,
+        adaptation: CrankNicolsonAdaptation,
+        adapt: bool,
+    ) -> tuple[Particles, CrankNicolsonAdaptation, KernelInfo]:
         theta = particles.theta
-        dim, _, size = theta.shape
-        uniform = uniforms(keys, dim + 2, size)
-        # Once for all: what reads the normals must not draw them again.
-        normal = jax.lax.optimization_barrier(normals(uniform[:dim]))
-        log_uniforms, walks = jnp.log(uniform[dim]), uniform[dim + 1] < _WALK
+        normal, uniform = normals_and_uniforms(keys, theta, 2)
+        log_uniforms, is_walk = jnp.log(uniform[0]), uniform[1] < CONFIG.random_walk_probability
         centre = mean(theta, particles.weights)[:, :, None]
         root = factor(covariance(theta, particles.weights))
         u = transform(lower_inverse(root), theta - centre)
-        step = jax.nn.sigmoid(adaptation.logit_step)[:, None]
-        keep = jnp.where(walks, 1.0, jnp.sqrt(1 - jnp.square(step)))
-        add = jnp.where(walks, jnp.exp(adaptation.log_scale)[:, None], step)
-        proposed = keep[None] * u + add[None] * normal
-        gain = jnp.where(walks, 0.0, 0.5 * (jnp.square(proposed).sum(0) - jnp.square(u).sum(0)))
-        move = metropolis(log_uniforms, target, eta, particles, centre + transform(root, proposed), gain)
+        beta = jax.nn.sigmoid(adaptation.logit_step)[:, None]
+        shrinkage = jnp.where(is_walk, 1.0, jnp.sqrt(1 - jnp.square(beta)))
+        noise_scale = jnp.where(is_walk, jnp.exp(adaptation.log_scale)[:, None], beta)
+        proposed = shrinkage[None] * u + noise_scale[None] * normal
+        # log(phi(u) / phi(u')); the random walk is symmetric.
+        log_correction = jnp.where(is_walk, 0.0, 0.5 * (jnp.square(proposed).sum(0) - jnp.square(u).sum(0)))
+        move = metropolis(log_uniforms, target, eta, particles, centre + transform(root, proposed), log_correction)
         if adapt:
-            adaptation = self._adapt(adaptation, _share(move.probability, ~walks), _share(move.probability, walks))
-        return move.particles, adaptation, Info(move.info.acceptance, move.info.invalid)
+            step_acceptance = _mean_where(~is_walk, move.probability)
+            adaptation = self._adapt(adaptation, step_acceptance, _mean_where(is_walk, move.probability))
+        return move.particles, adaptation, move.info
 
-    def _adapt(self, adaptation, of_steps, of_walks):
+    def _adapt(
+        self,
+        adaptation: CrankNicolsonAdaptation,
+        step_acceptance: Float[Array, " B"],
+        walk_acceptance: Float[Array, " B"],
+    ) -> CrankNicolsonAdaptation:
         steps = adaptation.steps + 1
-        rate = 4 * (steps + 1).astype(of_steps.dtype) ** -0.51
-        return _Adaptation(
-            jnp.clip(adaptation.logit_step + rate * (of_steps - self.target_acceptance), -8.0, 8.0),
-            adaptation.log_scale + rate * (of_walks - 0.25),
+        gain = CONFIG.gain * (steps + 1).astype(step_acceptance.dtype) ** -CONFIG.gain_decay
+        logit_step = adaptation.logit_step + gain * (step_acceptance - self.target_acceptance)
+        return CrankNicolsonAdaptation(
+            jnp.clip(logit_step, -CONFIG.max_logit_step, CONFIG.max_logit_step),
+            adaptation.log_scale + gain * (walk_acceptance - CONFIG.random_walk_acceptance),
             steps,
         )
 
 
-def _share(probability: Float[Array, "B M"], where: Array) -> Float[Array, " B"]:
-    return jnp.where(where, probability, 0.0).sum(-1) / jnp.maximum(where.sum(-1, dtype=probability.dtype), 1)
+def _mean_where(mask: Bool[Array, "B M"], probability: Float[Array, "B M"]) -> Float[Array, " B"]:
+    return jnp.where(mask, probability, 0.0).sum(-1) / jnp.maximum(mask.sum(-1, dtype=probability.dtype), 1)

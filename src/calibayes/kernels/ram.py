@@ -1,38 +1,69 @@
 r"""Robust adaptive Metropolis (Vihola 2012, Statistics and Computing 22), the paper's kernel for GPC-MCMC.
 
-The walk is $S_n u$, $u \sim \mathcal N(0, I)$, and the factor learns the target's shape while it coerces
-the acceptance probability $\alpha_n$ to $\alpha^*$:
+The increment of the random walk is $S_n u$ with $u \sim \mathcal N(0, I)$. The factor $S_n$ learns the shape of the
+target while it drives the acceptance probability $\alpha_n$ to $\alpha^*$:
 
 $$ S_{n} S_{n}^\top = S_{n-1}\Big(I + \beta_n(\alpha_n - \alpha^*)\frac{u u^\top}{\lVert u\rVert^2}\Big)S_{n-1}^\top,
    \qquad \beta_n = \min(1, K n^{-\gamma}). $$
 
-Any factor of the right-hand side will do, since $S u$ depends on $S S^\top$ only through its law. The
-symmetric root of a rank-one update is rank-one, so there is no Cholesky factor to update:
+Any factor of the right-hand side will do, because the distribution of $S u$ depends on $S S^\top$ only. The symmetric
+root of the rank-one update is itself a rank-one update, so no Cholesky factor is needed:
 $S_n = S_{n-1} + (\sqrt{1 + a} - 1)\,(S_{n-1}u)\,u^\top / \lVert u\rVert^2$ with $a = \beta_n(\alpha_n - \alpha^*)$.
-Several chains on a row share one factor and average their updates.
+Several chains on one replicate share a factor and average their updates.
 """
 
 from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Key
 
 from calibayes._backend.arguments import fraction, positive
-from calibayes._core.particles import factor, transform
-from calibayes.kernels.base import Kernel, metropolis, random_walk_noise
+from calibayes._core.particles import Particles, factor, transform
+from calibayes._core.target import Target
+from calibayes.kernels.base import Kernel, KernelInfo, metropolis, random_walk_noise
 
 
-class _Adaptation(NamedTuple):
+class RAMAdaptation(NamedTuple):
+    """Adaptation of `RAM`."""
+
     root: Float[Array, "B K K"]
+    """Factor S of the proposal covariance."""
     steps: Int[Array, " B"]
+    """Number of updates so far."""
 
 
-class RAM(Kernel):
-    """Random walk whose covariance is learned along the chain."""
+class RAM(Kernel[RAMAdaptation]):
+    """Robust adaptive Metropolis: a random walk whose covariance is learned along the chain (Vihola 2012).
+
+    The default kernel of `MCMC`.
+
+    Parameters
+    ----------
+    target_acceptance : float or None
+        Acceptance rate to adapt to, between 0 and 1. Default: 0.234, or 0.44 for a single parameter.
+    decay : float
+        Exponent of the decreasing adaptation gain `min(1, K * n ** -decay)`. Default: 2/3.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `target_acceptance` is not between 0 and 1, or `decay` is not positive.
+
+    References
+    ----------
+    M. Vihola (2012). Robust adaptive Metropolis algorithm with coerced acceptance rate. Statistics and Computing 22,
+    997-1008.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> sampler = cb.MCMC(n_draws=5_000, kernel=cb.kernels.RAM(target_acceptance=0.3))
+    >>> sampler.kernel.target_acceptance
+    0.3
+    """
 
     target_acceptance: float | None = eqx.field(static=True, default=None)
-    """Unless told, 0.234; 0.44 for a single parameter."""
     decay: float = eqx.field(static=True, default=2 / 3)
 
     def __check_init__(self):
@@ -40,27 +71,42 @@ class RAM(Kernel):
             fraction("target_acceptance", self.target_acceptance)
         positive("decay", self.decay)
 
-    def init(self, covariance):
+    def init(self, covariance: Float[Array, "B K K"]) -> RAMAdaptation:
         n_replicates, dim, _ = covariance.shape
-        return _Adaptation(2.38 / dim**0.5 * factor(covariance), jnp.zeros(n_replicates, int))
+        # 2.38 / sqrt(K) is optimal for a normal target (Gelman, Roberts and Gilks 1996).
+        return RAMAdaptation(2.38 / dim**0.5 * factor(covariance), jnp.zeros(n_replicates, int))
 
-    def step(self, keys, target, eta, particles, adaptation, adapt):
+    def step(
+        self,
+        keys: Key[Array, " B"],
+        target: Target,
+        eta: Float[Array, " B"],
+        particles: Particles,
+        adaptation: RAMAdaptation,
+        adapt: bool,
+    ) -> tuple[Particles, RAMAdaptation, KernelInfo]:
         normal, log_uniforms = random_walk_noise(keys, particles.theta)
-        walk = transform(adaptation.root, normal)
-        move = metropolis(log_uniforms, target, eta, particles, particles.theta + walk)
+        increment = transform(adaptation.root, normal)
+        move = metropolis(log_uniforms, target, eta, particles, particles.theta + increment)
         if adapt:
-            adaptation = self._adapt(adaptation, normal, walk, move.probability)
+            adaptation = self._adapt(adaptation, normal, increment, move.probability)
         return move.particles, adaptation, move.info
 
-    def acceptance(self, dim: int) -> float:
-        """The acceptance probability that is aimed at."""
+    def _acceptance_goal(self, dim: int) -> float:
+        # Asymptotically optimal rates of random walks (Roberts, Gelman and Gilks 1997).
         return self.target_acceptance or (0.44 if dim == 1 else 0.234)
 
-    def _adapt(self, adaptation, normal, walk, probability):
+    def _adapt(
+        self,
+        adaptation: RAMAdaptation,
+        normal: Float[Array, "K B M"],
+        increment: Float[Array, "K B M"],
+        probability: Float[Array, "B M"],
+    ) -> RAMAdaptation:
         dim, _, n_chains = normal.shape
         steps = adaptation.steps + 1
         gain = jnp.minimum(1.0, dim * steps.astype(probability.dtype) ** -self.decay)
-        a = gain[:, None] * (probability - self.acceptance(dim))
+        a = gain[:, None] * (probability - self._acceptance_goal(dim))
         size = (jnp.sqrt(1 + a) - 1) / jnp.square(normal).sum(0) / n_chains
-        change = jnp.einsum("kbm,jbm->bkj", walk * size[None], normal)
-        return _Adaptation(adaptation.root + change, steps)
+        change = jnp.einsum("kbm,jbm->bkj", increment * size[None], normal)
+        return RAMAdaptation(adaptation.root + change, steps)

@@ -1,33 +1,65 @@
 r"""Adaptive random-walk Metropolis-Hastings for populations of particles (paper, section 3.1).
 
-Proposals are $\mathcal N(\theta, \zeta_t \Sigma_t)$. $\Sigma_t$ is the weighted covariance of the particles;
-the paper takes it before they are reweighted from $\eta_t$ to $\eta_{t+1}$ and multiplies it by $\eta_t /
-\eta_{t+1}$, while here they are reweighted already, so no factor is needed. The scale follows
+Proposals are $\mathcal N(\theta, \zeta_t \Sigma_t)$, where $\Sigma_t$ is the weighted covariance of the particles of a
+replicate. The paper computes $\Sigma_t$ before the particles are reweighted from $\eta_t$ to $\eta_{t+1}$ and
+multiplies it by $\eta_t / \eta_{t+1}$; here the particles are reweighted first, so no factor is needed. The scale
+follows
 
 $$ \log\zeta_{t+1} = \log\zeta_t + \varphi_t\,(\varrho_t - \varrho^*), \qquad \varphi_t = (t+1)^{-0.51}, $$
 
-row by row, with the acceptance rate $\varrho_t$ over particles. In print the sign of the bracket is
-reversed and the covariance neither centred nor normalised: `as_printed=True` runs that.
+separately on every replicate, where $\varrho_t$ is the acceptance rate averaged over particles. The paper prints the
+bracket with the opposite sign and a covariance that is neither centred nor normalised; `as_printed=True` runs that
+version.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Key
 
 from calibayes._backend.arguments import fraction
-from calibayes._core.particles import covariance, factor, transform
-from calibayes.kernels.base import Kernel, metropolis, random_walk_noise
+from calibayes._core.particles import Particles, covariance, factor, transform
+from calibayes._core.target import Target
+from calibayes.kernels.base import Kernel, KernelInfo, metropolis, random_walk_noise
 
 
-class _Adaptation(NamedTuple):
+class RWMHAdaptation(NamedTuple):
+    """Adaptation of `RWMH`."""
+
     log_scale: Float[Array, " B"]
+    """Logarithm of the factor of the proposal covariance."""
     steps: Int[Array, " B"]
+    """Number of updates so far."""
 
 
-class RWMH(Kernel):
-    """Random walk with the particles' own covariance and a scale that keeps the acceptance rate."""
+class RWMH(Kernel[RWMHAdaptation]):
+    """Random-walk Metropolis-Hastings with the covariance of the particles (paper, section 3.1).
+
+    The default kernel of `SMC`. The proposal covariance is the weighted covariance of the particles of a replicate
+    times a scale, which adapts until the acceptance rate is `target_acceptance`.
+
+    Parameters
+    ----------
+    target_acceptance : float
+        Acceptance rate to adapt to, between 0 and 1. Default: 0.25, as in the paper.
+    as_printed : bool
+        Whether to run the update as printed in the paper, whose sign and covariance are wrong. Default: False.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `target_acceptance` is not a number between 0 and 1.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> sampler = cb.SMC(n_particles=500, kernel=cb.kernels.RWMH(target_acceptance=0.3))
+    >>> sampler.kernel
+    RWMH(target_acceptance=0.3)
+    """
+
+    needs_population: ClassVar[bool] = True
 
     target_acceptance: float = eqx.field(static=True, default=0.25)
     as_printed: bool = eqx.field(static=True, default=False)
@@ -35,29 +67,38 @@ class RWMH(Kernel):
     def __check_init__(self):
         fraction("target_acceptance", self.target_acceptance)
 
-    def init(self, covariance):
+    def init(self, covariance: Float[Array, "B K K"]) -> RWMHAdaptation:
         n_replicates, dim, _ = covariance.shape
-        start = jnp.full(n_replicates, jnp.log(2.38**2 / dim), covariance.dtype)
-        return _Adaptation(start, jnp.zeros(n_replicates, int))
+        # 2.38^2 / K is optimal for a normal target (Gelman, Roberts and Gilks 1996).
+        log_scale = jnp.full(n_replicates, jnp.log(2.38**2 / dim), covariance.dtype)
+        return RWMHAdaptation(log_scale, jnp.zeros(n_replicates, int))
 
-    def step(self, keys, target, eta, particles, adaptation, adapt):
+    def step(
+        self,
+        keys: Key[Array, " B"],
+        target: Target,
+        eta: Float[Array, " B"],
+        particles: Particles,
+        adaptation: RWMHAdaptation,
+        adapt: bool,
+    ) -> tuple[Particles, RWMHAdaptation, KernelInfo]:
         normal, log_uniforms = random_walk_noise(keys, particles.theta)
-        walk = transform(factor(self._covariance(particles)), normal)
+        increment = transform(factor(self._covariance(particles)), normal)
         scale = jnp.exp(0.5 * adaptation.log_scale)[None, :, None]
-        move = metropolis(log_uniforms, target, eta, particles, particles.theta + scale * walk)
+        move = metropolis(log_uniforms, target, eta, particles, particles.theta + scale * increment)
         if adapt:
             adaptation = self._adapt(adaptation, move.info.acceptance)
         return move.particles, adaptation, move.info
 
-    def _covariance(self, particles):
+    def _covariance(self, particles: Particles) -> Float[Array, "B K K"]:
         if not self.as_printed:
             return covariance(particles.theta, particles.weights)
         weighted = particles.theta * particles.weights[None]
         return jnp.einsum("kbm,jbm->bkj", weighted, particles.theta) / particles.theta.shape[-1]
 
-    def _adapt(self, adaptation, acceptance):
+    def _adapt(self, adaptation: RWMHAdaptation, acceptance: Float[Array, " B"]) -> RWMHAdaptation:
         steps = adaptation.steps + 1
         gain = (steps + 1).astype(acceptance.dtype) ** -0.51
         error = acceptance - self.target_acceptance
         change = -error if self.as_printed else error
-        return _Adaptation(adaptation.log_scale + gain * change, steps)
+        return RWMHAdaptation(adaptation.log_scale + gain * change, steps)

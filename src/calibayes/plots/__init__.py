@@ -1,25 +1,22 @@
 """Plots of a calibration with matplotlib.
 
-Each function draws on the `Axes` that it gets, or on new ones as wide as a journal column, and returns them. Blue is the
-calibrated posterior; dashed orange is the posterior that it is compared with. New axes use 8-point fonts; on axes of the
-caller the fonts follow the caller's settings.
+Each function draws on the `Axes` that it gets, or on new ones as wide as a journal column, and returns them. Blue is
+the calibrated posterior; dashed orange is the posterior that it is compared with. New axes use 8-point fonts; on axes
+of the caller the fonts follow the caller's settings.
 """
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import numpy as np
 
-from calibayes._backend.functions import as_float
-from calibayes._core.convergence import pareto_k, pareto_k_limit
 from calibayes._core.curve import Coverage
 from calibayes._validate.settings import check_level
 from calibayes.losses import LinearLoss
-from calibayes.plots import drawing
+from calibayes.plots import density, drawing
 from calibayes.plots.drawing import CALIBRATED, CONFIG, NEUTRAL, Axes
 from calibayes.result import Result
-from calibayes.samplers.transport.maps import weigh
-from calibayes.samplers.transport.sampler import GOOD, LOW_ESS, TransportState
+from calibayes.samplers.transport.sampler import TransportState
 
 __all__ = ["coverage", "diagnostics", "fit", "pairs", "posterior", "trace"]
 
@@ -31,11 +28,11 @@ def coverage(result: Result, ax: Axes | None = None, level: float | None = None)
 
     Parameters
     ----------
-    result
+    result : Result
         The result of a calibration.
-    ax
+    ax : matplotlib.axes.Axes, optional
         Axes to draw on. Default: new axes.
-    level
+    level : float, optional
         Level of the credible sets. Default: the level of the result. For another level the learning rate is read off
         the coverage curve, and its line is omitted if the curve does not cross the level.
 
@@ -74,27 +71,10 @@ def coverage(result: Result, ax: Axes | None = None, level: float | None = None)
     ax.plot(curve.etas, curve.coverage(level), color=CALIBRATED, lw=1.5)
     if curve.etas[0] <= eta <= curve.etas[-1]:
         drawing.mark_eta(ax.axvline, ax.axvspan, eta, error, ax.get_xlim())
-        _annotate_eta(ax, result, eta, error)
+        drawing.annotate_eta(ax, result, eta, error)
     ax.set(xlabel="learning rate η", ylabel=f"coverage of {drawing.percent(level)} sets")
     drawing.tidy(ax, font_size)
     return ax
-
-
-def _annotate_eta(ax: Axes, result: Result, eta: float, error: float) -> None:
-    """Write eta beside its line: the decreasing curve leaves room at the lower left and at the upper right."""
-    etas = result.curve.etas
-    left = eta > 0.95 * np.sqrt(etas[0] * etas[-1])
-    ax.annotate(
-        f"η = {eta:.4g} ± {error:.2g}" + ("" if result.converged else "\nnot converged"),
-        (eta, 0.04 if left else 0.96),
-        (-6 if left else 6, 0),
-        xycoords=("data", "axes fraction"),
-        textcoords="offset points",
-        ha="right" if left else "left",
-        va="bottom" if left else "top",
-        color=CALIBRATED,
-        fontsize="small",
-    )
 
 
 def trace(result: Result, ax: Axes | None = None) -> Axes:
@@ -106,9 +86,9 @@ def trace(result: Result, ax: Axes | None = None) -> Axes:
 
     Parameters
     ----------
-    result
+    result : Result
         The result of a calibration.
-    ax
+    ax : matplotlib.axes.Axes, optional
         Axes to draw on; they are shrunk to their upper half. Default: new axes.
 
     Returns
@@ -161,19 +141,19 @@ def trace(result: Result, ax: Axes | None = None) -> Axes:
 def posterior(result: Result, k: Any = None, before: float | None = 1.0, ax: Axes | None = None) -> Axes:
     """Plot the calibrated posterior of one or two parameters, and the posterior at another learning rate.
 
-    For one parameter the plot shows densities and, below them, equal-tailed intervals at the level of the result. For two
-    parameters it shows contours that contain this share of the draws. The ring is the estimate. Intervals and contours
-    are those of the joint posterior; `result.intervals()` calibrates each interval individually.
+    For one parameter the plot shows densities and, below them, equal-tailed intervals at the level of the result. For
+    two parameters it shows contours that contain this share of the draws. The ring is the estimate. Intervals and
+    contours are those of the joint posterior; `result.intervals()` calibrates each interval individually.
 
     Parameters
     ----------
-    result
+    result : Result
         The result of a calibration. A loaded result has no particles, so that only its calibrated posterior is drawn.
-    k
+    k : str, int or sequence of two, optional
         Name or index of a parameter, or a sequence of two. Default: all parameters, if there are one or two.
-    before
+    before : float or None
         Learning rate of the posterior to compare with; None to omit it. Default: 1, the ordinary posterior.
-    ax
+    ax : matplotlib.axes.Axes, optional
         Axes to draw on. Default: new axes.
 
     Returns
@@ -206,12 +186,12 @@ def posterior(result: Result, k: Any = None, before: float | None = 1.0, ax: Axe
     indices = [drawing.parameter_index(result, parameter) for parameter in parameters]
     if len(indices) not in (1, 2) or len(set(indices)) < len(indices):
         raise ValueError(f"k must be one parameter or two different ones; got {k!r}.")
-    samples = drawing.samples_to_compare(result, before)
+    samples = density.samples_to_compare(result, before)
     ax, font_size = drawing.open_axes(ax)
     if len(indices) == 1:
-        drawing.draw_densities(ax, result, samples, indices[0])
+        density.draw_densities(ax, result, samples, indices[0])
     else:
-        drawing.draw_contours(ax, result, samples, *indices)
+        density.draw_contours(ax, result, samples, *indices)
         ax.set_ylabel(result.names[indices[1]])
     ax.set_xlabel(result.names[indices[0]])
     drawing.tidy(ax, font_size)
@@ -224,11 +204,11 @@ def pairs(result: Result, before: float | None = 1.0, names: Iterable[Any] | Non
 
     Parameters
     ----------
-    result
+    result : Result
         The result of a calibration.
-    before
+    before : float or None
         Learning rate of the posterior to compare with; None to omit it. Default: 1, the ordinary posterior.
-    names
+    names : iterable of str or int, optional
         Names or indices of the parameters, at most eight. Default: all parameters.
 
     Returns
@@ -258,12 +238,12 @@ def pairs(result: Result, before: float | None = 1.0, names: Iterable[Any] | Non
             f"pairs draws 1 to {CONFIG.max_pairs} different parameters; got {size}. Choose them with names=[...] from "
             f"{', '.join(result.names)}."
         )
-    samples = drawing.samples_to_compare(result, before)
+    samples = density.samples_to_compare(result, before)
     side = float(np.clip(1.2 * size, CONFIG.column_width, 7.0))
     figure, axes = drawing.pyplot().subplots(
         size, size, figsize=(side, side), sharex="col", squeeze=False, layout="constrained"
     )
-    _draw_pairs(axes, result, samples, indices)
+    density.draw_pairs(axes, result, samples, indices)
     for ax in axes.flat:
         drawing.tidy(ax, CONFIG.font_size)
     if size == 1:
@@ -272,30 +252,6 @@ def pairs(result: Result, before: float | None = 1.0, names: Iterable[Any] | Non
         drawing.add_figure_legend(axes[0, 0], CONFIG.font_size)
     figure.align_labels()
     return axes
-
-
-def _draw_pairs(axes: Any, result: Result, samples: list[drawing.Sample], indices: list[int]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    size = len(indices)
-    for row, column in np.ndindex(size, size):
-        ax, i, j = axes[row, column], indices[column], indices[row]
-        if column > row:
-            ax.set_axis_off()
-            continue
-        if column == row:
-            drawing.draw_densities(ax, result, samples, i)
-        else:
-            drawing.draw_contours(ax, result, samples, i, j)
-            ax.yaxis.set_major_locator(MaxNLocator(3))
-            if column:
-                ax.sharey(axes[row, 0])
-                ax.tick_params(labelleft=False)
-            else:
-                ax.set_ylabel(result.names[j])
-        ax.xaxis.set_major_locator(MaxNLocator(3))
-        if row == size - 1:
-            ax.set_xlabel(result.names[i])
 
 
 def fit(result: Result, x: str | int | None = None, ax: Axes | None = None) -> Axes:
@@ -307,11 +263,11 @@ def fit(result: Result, x: str | int | None = None, ax: Axes | None = None) -> A
 
     Parameters
     ----------
-    result
+    result : Result
         The result of a calibration of a model with a linear loss, with its data.
-    x
+    x : str or int, optional
         Name or index of the column of X. Default: the only column that varies.
-    ax
+    ax : matplotlib.axes.Axes, optional
         Axes to draw on. Default: new axes.
 
     Returns
@@ -342,8 +298,8 @@ def fit(result: Result, x: str | int | None = None, ax: Axes | None = None) -> A
         raise RuntimeError("this result was loaded without its model and data. Calibrate again to draw its fit.")
     if not isinstance(loss, LinearLoss):
         raise TypeError("fit draws models with a linear loss; the loss of this model is a general function.")
-    matrix, y = (np.asarray(part, float) for part in result.data)
-    k = _varying_column(result, matrix, x)
+    matrix, y = (np.asarray(part, float) for part in cast(Sequence[Any], result.data))
+    k = drawing.varying_column(result, matrix, x)
     grid = np.linspace(matrix[:, k].min(), matrix[:, k].max(), CONFIG.n_fit)
     rows = np.tile(matrix.mean(0), (len(grid), 1))
     rows[:, k] = grid
@@ -365,33 +321,20 @@ def fit(result: Result, x: str | int | None = None, ax: Axes | None = None) -> A
     return ax
 
 
-def _varying_column(result: Result, matrix: np.ndarray, x: str | int | None) -> int:
-    """Return the index of column `x`, or of the only column that varies if it is None."""
-    varies = np.ptp(matrix, axis=0) > 0
-    if x is None:
-        if varies.sum() != 1:
-            names = ", ".join(result.names[k] for k in np.flatnonzero(varies))
-            raise ValueError(f"x must be a column of X that varies; choose one of: {names or 'none'}.")
-        return int(np.argmax(varies))
-    k = drawing.parameter_index(result, x)
-    if not varies[k]:
-        raise ValueError(f"x must be a column of X that varies; {result.names[k]} is constant.")
-    return k
-
-
 def diagnostics(result: Result, ax: Axes | None = None) -> Axes:
     r"""Plot how well the particles represent the posterior of each replicate, at the learning rate of the sampler.
 
     For transport, each point is a replicate: the effective sample size of its importance weights against their Pareto
-    shape $\hat k$. Weights in the grey area are degenerate, and replicates there were repaired; a cross marks the weights
-    that they had before the repair. An infinite $\hat k$ is drawn at the edge. Other samplers have no importance weights,
-    and the plot shows the sorted effective sample sizes.
+    shape $\hat k$. Weights in the grey area are degenerate, and replicates there were repaired; a cross marks the
+    weights that they had before the repair. An infinite $\hat k$ is drawn at the edge.
+
+    Other samplers have no importance weights; the plot shows their sorted effective sample sizes.
 
     Parameters
     ----------
-    result
+    result : Result
         The result of a calibration, with its particles.
-    ax
+    ax : matplotlib.axes.Axes, optional
         Axes to draw on. Default: new axes.
 
     Returns
@@ -418,10 +361,11 @@ def diagnostics(result: Result, ax: Axes | None = None) -> Axes:
     >>> cb.plots.diagnostics(result).get_ylabel()
     'Pareto shape $\\hat{k}$'
     """
-    iterate = result._require_calibration().iterate
+    calibration = result._require_calibration()
+    iterate = calibration.iterate
     ax, font_size = drawing.open_axes(ax)
     if isinstance(iterate.state, TransportState):
-        _draw_importance_weights(ax, result.calibration.problem.target, iterate.state)
+        drawing.draw_importance_weights(ax, calibration.problem.target, iterate.state)
     else:
         ess, not_mixed = iterate.info.ess[1:], iterate.info.not_mixed[1:]
         order, ranks = np.argsort(ess), np.arange(1, len(ess) + 1)
@@ -431,18 +375,3 @@ def diagnostics(result: Result, ax: Axes | None = None) -> Axes:
     drawing.tidy(ax, font_size)
     drawing.add_legend(ax, font_size)
     return ax
-
-
-def _draw_importance_weights(ax: Axes, target: Any, state: TransportState) -> None:
-    # The maps are not changed by a repair, so that they reproduce the degenerate weights.
-    particles, _ = weigh(target, state.base, state.carried.maps, as_float(state.eta))
-    k_hat, n_particles = pareto_k(particles.log_weights)[1:], particles.risk.shape[-1]
-    limit, finite = pareto_k_limit(n_particles), k_hat[np.isfinite(k_hat)]
-    low, high = min([0.0, *finite]) - 0.1, max([1.0, *finite]) + 0.1
-    degenerate, reliable = LOW_ESS * n_particles, GOOD * n_particles
-    ax.fill_between([0, degenerate], low, high, color=NEUTRAL, alpha=0.1, lw=0)
-    ax.fill_between([degenerate, reliable], limit, high, color=NEUTRAL, alpha=0.1, lw=0)
-    ess = np.asarray(state.carried.ess)[1:]
-    drawing.draw_replicates(ax, ess, np.clip(k_hat, low, high), state.repaired[1:], ("weighted", "repaired"))
-    xlabel = f"effective sample size of {n_particles:,} particles"
-    ax.set(xlabel=xlabel, ylabel=r"Pareto shape $\hat{k}$", xlim=(0, n_particles), ylim=(low, high))

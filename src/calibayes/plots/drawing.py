@@ -1,18 +1,23 @@
-"""Helpers of the plots: axes, styles, density estimates and contours."""
+"""Helpers of the plots: axes, styles, labels and points."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from calibayes._core.coordinates import Coordinates
+from calibayes._backend.functions import as_float
+from calibayes._core.convergence import pareto_k, pareto_k_limit
+from calibayes._core.target import Target
 from calibayes.losses import Absolute, LinearLoss, Quantile, Squared
 from calibayes.result import Result
+from calibayes.samplers.transport import config
+from calibayes.samplers.transport.maps import transport_and_weight
+from calibayes.samplers.transport.sampler import TransportState
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.axes import Axes as Axes
 else:
     # matplotlib is an optional dependency, so that its types are not available at run time.
     Axes = Any
@@ -44,57 +49,6 @@ CONFIG = PlotConfig()
 _LEGEND: dict[str, Any] = {"frameon": False, "handlelength": 1.4, "handletextpad": 0.5, "borderaxespad": 0.2}
 
 
-class Sample(NamedTuple):
-    """Posterior draws at one learning rate, and how they are drawn."""
-
-    draws: Float[np.ndarray, "M K"]
-    label: str
-    style: dict[str, str]
-
-
-def samples_to_compare(result: Result, before: float | None) -> list[Sample]:
-    """Return draws at the learning rate `before`, if there are particles to compute them from, and the calibrated ones."""
-    samples = [Sample(result.draws, f"calibrated, η = {result.eta:.3g}", {"color": CALIBRATED, "ls": "-"})]
-    if before is not None and result.calibration is not None:
-        draws = result.posterior(before)
-        samples.insert(0, Sample(draws, f"η = {before:.3g}", {"color": COMPARED, "ls": "--"}))
-    return samples
-
-
-def draw_densities(ax: Axes, result: Result, samples: Sequence[Sample], k: int) -> None:
-    """Draw the marginal density of parameter `k`, with equal-tailed intervals below it."""
-    tail = (1 - result.level) / 2
-    bounds = Coordinates.from_prior(getattr(result.model, "prior", None), len(result.names))
-    low, high = float(bounds.low[k]), float(bounds.high[k])
-    if k == 0 and result.settings.get("centred"):
-        # The prior bounds the prediction at the means of the columns, not the reported intercept.
-        low, high = -np.inf, np.inf
-    curves = [density_estimate(sample.draws[:, k], low, high) for sample in samples]
-    spacing = 0.08 * max(density.max() for _, density in curves)
-    for i, (sample, (grid, density)) in enumerate(zip(samples, curves, strict=True)):
-        ax.plot(grid, density, lw=1.3, label=sample.label, **sample.style)
-        y = -spacing * (len(samples) - i)
-        interval = np.quantile(sample.draws[:, k], [tail, 1 - tail])
-        ax.plot(interval, [y, y], color=sample.style["color"], lw=2.5, solid_capstyle="butt")
-    grid, density = curves[-1]
-    ax.fill_between(grid, density, color=CALIBRATED, alpha=0.15, lw=0)
-    ax.plot(result.estimate[k], -spacing, "o", color="white", mec=CALIBRATED, ms=4, mew=1.2)
-    ax.set(yticks=[], ylim=(-spacing * (len(samples) + 1), 13 * spacing), xlim=axis_limits(samples, k))
-    ax.spines["left"].set_visible(False)
-
-
-def draw_contours(ax: Axes, result: Result, samples: Sequence[Sample], i: int, j: int) -> None:
-    """Draw for parameters `i` and `j` the contours that contain a share of the draws equal to the level."""
-    for sample in samples:
-        x, y, density, threshold = highest_density_region(sample.draws[:, [i, j]], result.level)
-        style = sample.style
-        ax.contour(x, y, density, [threshold], colors=style["color"], linestyles=style["ls"], linewidths=1.3)
-        ax.plot([], [], lw=1.3, label=sample.label, **style)
-    ax.contourf(x, y, density, [threshold, np.inf], colors=[CALIBRATED], alpha=0.15)
-    ax.plot(result.estimate[i], result.estimate[j], "o", color="white", mec=CALIBRATED, ms=4, mew=1.2)
-    ax.set(xlim=axis_limits(samples, i), ylim=axis_limits(samples, j))
-
-
 def draw_replicates(
     ax: Axes, x: np.ndarray, y: np.ndarray, flagged: Bool[np.ndarray, " B"], labels: tuple[str, str]
 ) -> None:
@@ -108,55 +62,21 @@ def draw_replicates(
             ax.plot(x[chosen], y[chosen], ls="", clip_on=False, label=f"{label} ({chosen.sum():,})", **style)
 
 
-def axis_limits(samples: Sequence[Sample], k: int) -> tuple[float, float]:
-    """Return limits that contain all draws of parameter `k`, but at most four times the width of the calibrated ones."""
-    ranges = [np.quantile(sample.draws[:, k], [0.0005, 0.9995]) for sample in samples]
-    low, high = ranges[-1]
-    width = high - low
-    lowest, highest = min(start for start, _ in ranges), max(end for _, end in ranges)
-    margin = 0.1 * width
-    return max(lowest, low - 1.5 * width) - margin, min(highest, high + 1.5 * width) + margin
-
-
-def density_estimate(draws: Float[np.ndarray, " M"], low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return a grid and a kernel density estimate on it, reflected at the bounds `low` and `high`.
-
-    The bandwidth is Silverman's rule for a normal density, 1.06 times the standard deviation times M^(-1/5).
-    """
-    bandwidth = 1.06 * draws.std() * len(draws) ** -0.2
-    ends = max(draws.min() - 3 * bandwidth, low), min(draws.max() + 3 * bandwidth, high)
-    counts, edges = np.histogram(draws, CONFIG.n_density, ends)
-    grid = (edges[1:] + edges[:-1]) / 2
-    images = np.stack([grid, 2 * low - grid, 2 * high - grid])
-    density = np.exp(-0.5 * np.square((grid[:, None] - images[:, None]) / bandwidth)).sum(0) @ counts
-    return grid, density / (density.sum() * (edges[1] - edges[0]))
-
-
-def highest_density_region(
-    draws: Float[np.ndarray, "M 2"], level: float
-) -> tuple[Float[np.ndarray, "G H"], Float[np.ndarray, "G H"], Float[np.ndarray, "G H"], float]:
-    """Return a density estimate on a grid, and the density that a share `level` of the draws exceeds.
-
-    The grid is regular in the coordinates in which the draws have unit covariance, so that correlated draws need no
-    finer grid.
-    """
-    centre, root = draws.mean(0), np.linalg.cholesky(np.cov(draws, rowvar=False))
-    white = np.linalg.solve(root, (draws - centre).T)
-    bandwidth = 1.4 * len(draws) ** (-1 / 6)
-    radius = np.quantile(np.hypot(*white), 1 - 0.2 * (1 - level)) + 3 * bandwidth
-    edges = np.linspace(-radius, radius, CONFIG.n_contour + 1)
-    grid = (edges[1:] + edges[:-1]) / 2
-    kernel = np.exp(-0.5 * np.square((grid[:, None] - grid) / bandwidth))
-    density = kernel @ np.histogram2d(white[0], white[1], [edges, edges])[0] @ kernel
-    cells = np.searchsorted(edges, white) - 1
-    inside = ((cells >= 0) & (cells < len(grid))).all(0)
-    density_at_draws = np.where(inside, density[tuple(np.clip(cells, 0, len(grid) - 1))], 0)
-    threshold = float(np.quantile(density_at_draws, 1 - level))
-    # Crop the grid to the region, because the limits of the axes would include all of it.
-    occupied = [np.flatnonzero((density >= threshold).any(axis)) for axis in (1, 0)]
-    crop = tuple(slice(max(cells[0] - 3, 0), cells[-1] + 4) for cells in occupied)
-    x, y = np.tensordot(root, np.meshgrid(grid, grid, indexing="ij"), 1) + centre[:, None, None]
-    return x[crop], y[crop], density[crop], threshold
+def draw_importance_weights(ax: Axes, target: Target, state: TransportState) -> None:
+    """Draw effective sample size and Pareto shape of the importance weights of every replicate."""
+    # The maps are not changed by a repair, so that they reproduce the degenerate weights.
+    particles, _ = transport_and_weight(target, state.whitened, state.transported.maps, as_float(state.eta))
+    k_hat, n_particles = pareto_k(particles.log_weights)[1:], particles.risk.shape[-1]
+    limit, finite = pareto_k_limit(n_particles), k_hat[np.isfinite(k_hat)]
+    low, high = min([0.0, *finite]) - 0.1, max([1.0, *finite]) + 0.1
+    degenerate = config.CONFIG.repair.degenerate_ess * n_particles
+    reliable = config.CONFIG.fit.good_ess * n_particles
+    ax.fill_between([0, degenerate], low, high, color=NEUTRAL, alpha=0.1, lw=0)
+    ax.fill_between([degenerate, reliable], limit, high, color=NEUTRAL, alpha=0.1, lw=0)
+    ess = np.asarray(state.transported.ess)[1:]
+    draw_replicates(ax, ess, np.clip(k_hat, low, high), state.repaired[1:], ("reliable weights", "repaired"))
+    xlabel = f"effective sample size of {n_particles:,} particles"
+    ax.set(xlabel=xlabel, ylabel=r"Pareto shape $\hat{k}$", xlim=(0, n_particles), ylim=(low, high))
 
 
 def fitted_label(loss: LinearLoss) -> str:
@@ -179,6 +99,20 @@ def parameter_index(result: Result, parameter: str | int | np.integer) -> int:
     )
 
 
+def varying_column(result: Result, matrix: np.ndarray, x: str | int | None) -> int:
+    """Return the index of column `x`, or of the only column that varies if it is None."""
+    varies = np.ptp(matrix, axis=0) > 0
+    if x is None:
+        if varies.sum() != 1:
+            names = ", ".join(result.names[k] for k in np.flatnonzero(varies))
+            raise ValueError(f"x must be a column of X that varies; choose one of: {names or 'none'}.")
+        return int(np.argmax(varies))
+    k = parameter_index(result, x)
+    if not varies[k]:
+        raise ValueError(f"x must be a column of X that varies; {result.names[k]} is constant.")
+    return k
+
+
 def percent(level: float) -> str:
     """Format a level, such as 0.95, as a percentage."""
     return f"{100 * level:.4g}%"
@@ -190,6 +124,23 @@ def mark_eta(
     """Draw a line at eta and a band of one standard error on either side, clipped to the limits of the axis."""
     line(eta, color=CALIBRATED, lw=0.9, ls="--")
     span(*np.clip([eta - error, eta + error], *limits), color=CALIBRATED, alpha=0.1, lw=0)
+
+
+def annotate_eta(ax: Axes, result: Result, eta: float, error: float) -> None:
+    """Write eta beside its line: the decreasing curve leaves room at the lower left and at the upper right."""
+    etas = result.curve.etas
+    left = eta > 0.95 * np.sqrt(etas[0] * etas[-1])
+    ax.annotate(
+        f"η = {eta:.4g} ± {error:.2g}" + ("" if result.converged else "\nnot converged"),
+        (eta, 0.04 if left else 0.96),
+        (-6 if left else 6, 0),
+        xycoords=("data", "axes fraction"),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        va="bottom" if left else "top",
+        color=CALIBRATED,
+        fontsize="small",
+    )
 
 
 def pyplot() -> Any:
@@ -219,9 +170,9 @@ def split_axes(ax: Axes) -> Axes:
         ax.set_position((box.x0, box.y1 - half, box.width, half))
         lower_ax = figure.add_axes((box.x0, box.y0, box.width, half), sharex=ax)
     else:
-        upper, lower = spec.subgridspec(2, 1, hspace=0.1)
-        ax.set_subplotspec(upper)
-        lower_ax = figure.add_subplot(lower, sharex=ax)
+        halves = spec.subgridspec(2, 1, hspace=0.1)
+        ax.set_subplotspec(halves[0])
+        lower_ax = figure.add_subplot(halves[1], sharex=ax)
     figure.sca(ax)
     return lower_ax
 

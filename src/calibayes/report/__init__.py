@@ -52,15 +52,15 @@ def write(
 
     Parameters
     ----------
-    result
+    result : Result
         The result of a calibration, computed in this process or loaded from a file.
-    path
+    path : str or Path
         Path of the HTML file.
-    title
+    title : str, optional
         Title of the page. Default: "Calibration report".
-    call
+    call : str, optional
         Code that repeats the calibration. Default: a script made from the settings of the result.
-    intervals
+    intervals : Intervals or bool, optional
         The individually calibrated intervals of the parameters, as returned by `result.intervals()`; or whether to
         compute them. Default: include them if they have been computed already, or if the result has particles and at
         most ten parameters (`calibayes.io.StorageConfig.automatic_intervals`).

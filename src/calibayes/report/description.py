@@ -60,8 +60,8 @@ def _model(result: Result) -> str:
     sizes += f" and the data have {n:,} observations." if n else "."
     if result.settings.get("centred"):
         sizes += (
-            " The columns were centred for sampling, and the prior applies to the centred model. The reported intercept "
-            "is the prediction where every column is zero."
+            " The columns were centred for sampling, and the prior applies to the centred model. The reported "
+            "intercept is the prediction where every column is zero."
         )
     if result.model is None:
         return sizes

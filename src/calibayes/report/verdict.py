@@ -137,7 +137,9 @@ def _eta_se(result: Result) -> Check:
     if not math.isfinite(relative):
         meaning = "The standard error is unknown because the coverage curve does not extend far enough around η."
         return Check(name, "unknown", meaning, Grade.FAILED)
-    meaning = f"The width of an interval scales with η to the power −1/2, so widths are known to about {relative / 2:.1%}."
+    meaning = (
+        f"The width of an interval scales with η to the power −1/2, so widths are known to about {relative / 2:.1%}."
+    )
     grade = Grade.PASSED
     if relative > CONFIG.large_eta_se:
         meaning += " Use more bootstrap replicates to reduce the error."
@@ -149,7 +151,9 @@ def _coverage(result: Result) -> Check:
     low, high = result.coverage.interval
     value = f"{float(result.coverage):.1%} ({low:.1%} to {high:.1%})"
     if low <= result.level <= high:
-        meaning = f"The 95% interval of the coverage contains the level {result.level:g}. η was chosen on these replicates."
+        meaning = (
+            f"The 95% interval of the coverage contains the level {result.level:g}. η was chosen on these replicates."
+        )
         return Check("Coverage", value, meaning, Grade.PASSED)
     meaning = f"The 95% interval of the coverage does not contain the level {result.level:g}."
     return Check("Coverage", value, meaning, Grade.CAUTION if result.converged else Grade.FAILED)
@@ -176,9 +180,9 @@ def _observations(result: Result) -> list[Check]:
     if n >= CONFIG.enough_observations * n_parameters:
         return [Check("Observations", value, "Enough for the bootstrap approximation.", Grade.PASSED)]
     meaning = (
-        "With few observations the bootstrap overstates coverage, and no check on this page can detect it. In our study "
-        "of median regression with 2 parameters, 95% sets covered the true parameter in about 90% of datasets with 100 "
-        "observations, 92% with 400 and 96% with 1,600."
+        "With few observations the bootstrap overstates coverage, and no check on this page can detect it. In our "
+        "study of median regression with 2 parameters, 95% sets covered the true parameter in about 90% of datasets "
+        "with 100 observations, 92% with 400 and 96% with 1,600."
     )
     few = n < CONFIG.few_observations * n_parameters
     return [Check("Observations", value, meaning, Grade.CAUTION if few else Grade.NOTE)]

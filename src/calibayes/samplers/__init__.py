@@ -1,4 +1,4 @@
-"""Samplers: ways of reaching a learning rate on every row. One way a file."""
+"""Samplers: algorithms that provide weighted particles on every replicate at any learning rate."""
 
 from calibayes.samplers.base import Sampler as Sampler
 from calibayes.samplers.mcmc import MCMC as MCMC

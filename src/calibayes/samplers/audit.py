@@ -1,11 +1,13 @@
-r"""A second opinion on some rows, from a sampler that shares nothing with the first.
+r"""Audit of particles on some replicates by an independent sampler.
 
-Weights cannot tell of a mode that no particle came to, nor of a wall that a map carried particles over: there they
-are as even as can be, and wrong. So `CREW` rows, half of them at random and half those whose posterior moved most, are
-sampled once more, from the prior, twice over. The two runs against each other show what Monte Carlo error is there;
-the critical levels of the first sampler are held against their mean.
+Importance weights cannot reveal a mode that no particle visited, nor a bound that a map moved particles across: there
+the weights are nearly equal, and wrong. The audit therefore samples `N_POPULATIONS` replicates again, by tempering from
+the prior, twice. Half of these replicates are chosen at random; the other half are those whose posterior mean is
+farthest from that on the data. The difference between the two runs estimates the Monte Carlo error, and the critical
+levels of the audited particles are compared with the mean of the two.
 """
 
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -19,27 +21,55 @@ from calibayes._backend.functions import as_float
 from calibayes._core.particles import Particles, ess, mean
 from calibayes._core.target import Target
 from calibayes.regions import Region, critical_levels
-from calibayes.samplers.initial import N_POPULATIONS, rejuvenate_until_mixed, temper_from_prior
+from calibayes.samplers.initial import temper_from_prior
+from calibayes.samplers.mixing import rejuvenate_until_mixed
+from calibayes.samplers.populations import N_POPULATIONS
+
+
+@dataclass(frozen=True)
+class AuditConfig:
+    """Thresholds of the audit."""
+
+    significance: float = 1e-4
+    """Probability of a false alarm. Small, because a failed audit costs a sampling of all replicates from the prior."""
+    min_difference: float = 0.02
+    """Root mean square difference of critical levels that matters. A smaller one changes eta by less than its own
+    standard error with 2,000 replicates."""
+
+
+CONFIG = AuditConfig()
 
 _ess = jax.jit(ess)
-_SIGNIFICANCE = 1e-4
-_MATERIAL = 0.02
-"""Root mean square difference of levels that matters; less would move eta by less than its own error."""
 
 
 class Audit(NamedTuple):
-    rows: Int[np.ndarray, " R"]
-    """Bootstrap rows, counted from 0."""
+    """Result of an audit.
+
+    Attributes
+    ----------
+    replicates : array of int, shape (R,)
+        Audited bootstrap replicates, counted from 0 (the data are not counted).
+    levels : array of shape (R,)
+        Critical levels from the audited particles.
+    independent_levels : array of shape (2, R)
+        Critical levels from two independent runs of tempering from the prior.
+    failed : bool
+        Whether the levels differ significantly and materially.
+    """
+
+    replicates: Int[np.ndarray, " R"]
     levels: Float[np.ndarray, " R"]
-    """What the calibration had there."""
-    audited: Float[np.ndarray, "2 R"]
-    """What two runs from the prior have."""
+    independent_levels: Float[np.ndarray, "2 R"]
     failed: bool
 
     @property
     def finding(self) -> str:
-        gaps = np.abs(self.levels - self.audited.mean(0))
-        return f"its critical levels differ from an independent sampler's by {gaps.max():.2f} at most on {N_POPULATIONS} rows"
+        """The outcome as a sentence."""
+        difference = np.abs(self.levels - self.independent_levels.mean(0)).max()
+        return (
+            f"The critical levels differ from those of an independent sampler by up to {difference:.2f} on "
+            f"{len(self.replicates)} replicates."
+        )
 
 
 def audit(
@@ -50,60 +80,85 @@ def audit(
     region: Region,
     point: Float[Array, " K"],
 ) -> Audit:
-    """Hold the particles of some rows against independent ones."""
-    choice_key, *run_keys = jax.random.split(key, 3)
-    rows = _choice(choice_key, particles)
-    some = target.select(rows)
-    size = particles.risk.shape[-1]
-    ours = np.asarray(critical_levels(some, particles.select(rows), as_float(eta), region, point))
-    runs = [_independent(run_key, some, eta, size) for run_key in run_keys]
-    theirs = np.stack([np.asarray(critical_levels(some, run, as_float(eta), region, point)) for run in runs])
-    effective = np.asarray(_ess(particles.select(rows).log_weights))
-    return Audit(np.asarray(rows) - 1, ours, theirs, _differ(ours, theirs, size, size / np.maximum(effective, 1.0)))
+    """Compare the critical levels of some replicates with those of an independent sampler.
 
-
-def _independent(key: PRNGKeyArray, target: Target, eta: float, size: int) -> Particles:
-    """Particles from the prior, moved until they have settled."""
-    temper_key, mix_key = jax.random.split(key)
-    return rejuvenate_until_mixed(
-        mix_key, target, temper_from_prior(temper_key, target, eta, size).particles, eta, at_least=0
-    )[0].particles
-
-
-def _differ(
-    ours: Float[np.ndarray, " R"], theirs: Float[np.ndarray, "2 R"], size: int, uneven: Float[np.ndarray, " R"]
-) -> bool:
-    """Whether the levels differ by more than Monte Carlo error, and by enough to matter.
-
-    A level L from M independent draws has the variance (1 - L^2) / M at most, and so its arcsine about 1 / M, wherever
-    it is (with Anscombe's correction near one): a variance read off the levels there would be as noisy as they are.
-    What resampling adds is read off the two runs; what weights add to ours is M over their effective size, `uneven`.
+    Parameters
+    ----------
+    key : PRNGKeyArray
+        Random key.
+    target : Target
+        The posteriors, on all replicates.
+    particles : Particles
+        The particles to audit, on all replicates.
+    eta : float
+        Their learning rate.
+    region : Region
+        The credible region.
+    point : array of shape (K,)
+        The point whose critical levels are compared.
     """
-    our_angles, their_angles = _angles(ours, size / uneven), _angles(theirs, size)
-    inflation = max(1.0, float(np.mean(np.square(their_angles[0] - their_angles[1]) * size / 2)))
-    gaps = our_angles - their_angles.mean(0)
-    statistic = np.sum(np.square(gaps) * size / (uneven + inflation / 2))
-    material = np.sqrt(np.mean(np.square(ours - theirs.mean(0)))) > _MATERIAL
-    return bool(not np.isfinite(statistic) or (material and statistic > _chi_squared_limit(len(ours))))
+    choice_key, *run_keys = jax.random.split(key, 3)
+    chosen = _choose_replicates(choice_key, particles)
+    chosen_target = target.select(chosen)
+    size = particles.risk.shape[-1]
+    levels = np.asarray(critical_levels(chosen_target, particles.select(chosen), as_float(eta), region, point))
+    runs = [_sample_independently(run_key, chosen_target, eta, size) for run_key in run_keys]
+    independent = np.stack(
+        [np.asarray(critical_levels(chosen_target, run, as_float(eta), region, point)) for run in runs]
+    )
+    sizes = np.asarray(_ess(particles.select(chosen).log_weights))
+    failed = _levels_differ(levels, independent, size, size / np.maximum(sizes, 1.0))
+    return Audit(np.asarray(chosen) - 1, levels, independent, failed)
 
 
-def _angles(levels: Float[np.ndarray, "... R"], size: Float[np.ndarray, " R"] | int) -> Float[np.ndarray, "... R"]:
-    return np.arcsin(np.clip(levels, 0, 1) * size / (size + 0.75))
+def _sample_independently(key: PRNGKeyArray, target: Target, eta: float, n_particles: int) -> Particles:
+    """Temper from the prior to `eta`, and rejuvenate until mixed."""
+    temper_key, mix_key = jax.random.split(key)
+    tempered = temper_from_prior(temper_key, target, eta, n_particles)
+    state, _ = rejuvenate_until_mixed(mix_key, target, tempered.particles, eta, min_moves=0)
+    return state.particles
 
 
-def _chi_squared_limit(df: int) -> float:
-    """What a chi-squared variable exceeds with probability `_SIGNIFICANCE` (Wilson and Hilferty's cube)."""
-    spread = 2 / (9 * df)
-    return df * (1 - spread + NormalDist().inv_cdf(1 - _SIGNIFICANCE) * spread**0.5) ** 3
+def _levels_differ(
+    levels: Float[np.ndarray, " R"],
+    independent: Float[np.ndarray, "2 R"],
+    n_particles: int,
+    inflation: Float[np.ndarray, " R"],
+) -> bool:
+    r"""Return whether levels differ by more than Monte Carlo error, and by enough to matter. NaN is a difference.
+
+    A level L from M independent draws has a variance of at most $(1 - L^2) / M$, so its arcsine has a variance of about
+    $1 / M$ for any L (with Anscombe's correction near one); a variance estimated from levels near one would be as noisy
+    as the levels themselves. Two contributions are added: `inflation`, M over the effective sample size, for the
+    unequal weights of the audited particles; and the inflation by resampling, estimated from the two independent runs.
+    The sum of squared standardised differences is compared with a quantile of the chi-squared distribution.
+    """
+    angles, independent_angles = _arcsines(levels, n_particles / inflation), _arcsines(independent, n_particles)
+    run_differences = independent_angles[0] - independent_angles[1]
+    run_inflation = max(1.0, float(np.mean(np.square(run_differences) * n_particles / 2)))
+    differences = angles - independent_angles.mean(0)
+    statistic = np.sum(np.square(differences) * n_particles / (inflation + run_inflation / 2))
+    material = np.sqrt(np.mean(np.square(levels - independent.mean(0)))) > CONFIG.min_difference
+    return bool(not np.isfinite(statistic) or (material and statistic > _chi_squared_quantile(len(levels))))
+
+
+def _arcsines(levels: Float[np.ndarray, "... R"], n_draws: Float[np.ndarray, " R"] | int) -> Float[np.ndarray, "... R"]:
+    return np.arcsin(np.clip(levels, 0, 1) * n_draws / (n_draws + 0.75))
+
+
+def _chi_squared_quantile(df: int) -> float:
+    """Return the upper `CONFIG.significance` quantile of a chi-squared distribution (Wilson and Hilferty 1931)."""
+    variance = 2 / (9 * df)
+    return df * (1 - variance + NormalDist().inv_cdf(1 - CONFIG.significance) * variance**0.5) ** 3
 
 
 @eqx.filter_jit
-def _choice(key: PRNGKeyArray, particles: Particles) -> Int[Array, " R"]:
-    """Bootstrap rows: those whose mean lies farthest from the data's, and others at random."""
+def _choose_replicates(key: PRNGKeyArray, particles: Particles) -> Int[Array, " R"]:
+    """Choose bootstrap replicates: those whose mean is farthest from that on the data, and others at random."""
     means = mean(particles.theta, particles.weights)
     scale = jnp.sqrt(mean(jnp.square(particles.theta - means[:, :, None]), particles.weights)[:, :1])
-    moved = jnp.square((means - means[:, :1]) / jnp.where(scale > 0, scale, 1.0)).sum(0).at[0].set(-1.0)
-    far = jax.lax.top_k(moved, N_POPULATIONS // 2)[1]
-    # Random keys to sort by, those already taken and the data put last.
-    order = jax.random.uniform(key, moved.shape).at[far].set(-1.0).at[0].set(-1.0)
-    return jnp.concatenate([far, jax.lax.top_k(order, N_POPULATIONS - N_POPULATIONS // 2)[1]])
+    distance = jnp.square((means - means[:, :1]) / jnp.where(scale > 0, scale, 1.0)).sum(0).at[0].set(-1.0)
+    farthest = jax.lax.top_k(distance, N_POPULATIONS // 2)[1]
+    # Random numbers to sort by; the data and the replicates chosen already come last.
+    order = jax.random.uniform(key, distance.shape).at[farthest].set(-1.0).at[0].set(-1.0)
+    return jnp.concatenate([farthest, jax.lax.top_k(order, N_POPULATIONS - N_POPULATIONS // 2)[1]])

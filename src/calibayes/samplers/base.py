@@ -1,13 +1,13 @@
 """The interface of a sampler: weighted particles on every replicate, at any learning rate.
 
-A sampler knows nothing of coverage. The solver (`calibayes.solve`) asks it, in this order, for
+A sampler knows nothing of coverage. The solver (`calibayes.solve`) calls, in this order,
 
 1. `draw_initial`: draws of the posterior on the data,
-2. `initial_eta`: a guess of the learning rate, where the user gave none,
+2. `initial_eta`: a guess of the learning rate, if the user gave none,
 3. `init`: a state with particles on every replicate at that learning rate,
-4. `move`: the state at another learning rate, as often as the search asks for one,
-5. `refine`: the state made as good as the sampler can, before the answer is computed from it,
-6. `info`: how well the state represents the posteriors.
+4. `move`: the state at another learning rate, as often as the search requests one,
+5. `refine`: the state with the sampler's full accuracy, before the answer is computed from it,
+6. `info`: diagnostics of the state.
 
 A state is any pytree of arrays, numbers and named tuples or `equinox.Module`s with an attribute `particles`; the solver
 stores it in checkpoints.
@@ -25,7 +25,7 @@ from calibayes._core.particles import Particles
 from calibayes._core.status import Diagnostic
 from calibayes._core.target import Target
 from calibayes.regions import Region
-from calibayes.samplers.initial import InitialDraws, initial_draws
+from calibayes.samplers.initial import InitialDraws, initial_draws, n_initial_draws
 
 OnStep = Callable[[float], None]
 """Called with the completed share of the work, often enough to be interrupted."""
@@ -43,7 +43,7 @@ State = TypeVar("State", bound=SamplerState)
 
 
 class SamplerInfo(NamedTuple):
-    """How well a state represents the posteriors at its learning rate."""
+    """Diagnostics of a state: how well it represents the posteriors at its learning rate."""
 
     not_reached: Bool[np.ndarray, " B"]
     """Replicates whose particles are not at the requested learning rate."""
@@ -52,7 +52,8 @@ class SamplerInfo(NamedTuple):
     invalid: int | None
     """Number of evaluations at which the loss was NaN; None if those particles are still part of the state."""
     steps: int
-    """Number of steps to this learning rate (temperature steps, or evaluations of the risk), largest over replicates."""
+    """Number of steps to this learning rate (temperature steps, or evaluations of the risk), largest over
+    replicates."""
     acceptance: float
     """Mean acceptance rate of the last move; NaN without a Markov kernel."""
     ess: Float[np.ndarray, " B"]
@@ -71,71 +72,273 @@ class Snapshot(NamedTuple):
 
 
 class Sampler(eqx.Module, Generic[State]):
-    """A way to have particles on every replicate at any learning rate. Replicate 0 is the data."""
+    """Base class of samplers, which provide particles on every replicate at any learning rate. Replicate 0 is the data.
+
+    A subclass implements `size`, `init`, `move` and `info`, and may override the other methods. The type parameter is
+    the type of its state: `class SMC(Sampler[SMCState])`.
+
+    Attributes
+    ----------
+    default_search : str
+        Class attribute. Search rule that suits the sampler: `"robbins-monro"` (the default) or `"bracket"`.
+    default_replicates : int
+        Class attribute. Default number of bootstrap replicates. Default: 500.
+    n_populations : int
+        Class attribute. Number of independent populations of draws: replicates b, b + n_populations, ... share the
+        Monte Carlo error of the same draws. Default: 1, for samplers without shared draws.
+    audited : bool
+        Whether the answer should be checked by an independent sampler. Default: False.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> from calibayes.samplers import Sampler
+    >>> sampler = cb.SMC(n_particles=500)
+    >>> isinstance(sampler, Sampler), sampler.size(dim=2), sampler.default_search
+    (True, 500, 'robbins-monro')
+    """
 
     default_search: ClassVar[str] = "robbins-monro"
-    """Search rule that suits this sampler: `"robbins-monro"` or `"bracket"`."""
     default_replicates: ClassVar[int] = 500
-    """Default number of bootstrap replicates."""
     n_populations: ClassVar[int] = 1
-    """Replicates b, b + n_populations, ... share the Monte Carlo error of the same draws."""
 
     @property
     def audited(self) -> bool:
         """Whether the answer should be checked by an independent sampler."""
         return False
 
-    def fallback(self, dim: int) -> "Sampler | None":  # noqa: ARG002
-        """Return the sampler to use if the audit fails or no answer is found; None if there is none."""
+    def fallback(self, dim: int) -> "Sampler | None":
+        """Return the sampler to use if the audit fails or no answer is found.
+
+        Parameters
+        ----------
+        dim : int
+            Number of parameters.
+
+        Returns
+        -------
+        Sampler or None
+            The other sampler. Default: None, if there is none.
+        """
         return None
 
     @abstractmethod
     def size(self, dim: int) -> int:
-        """Return the number of particles per replicate for `dim` parameters."""
+        """Return the number of particles per replicate.
+
+        Parameters
+        ----------
+        dim : int
+            Number of parameters.
+
+        Returns
+        -------
+        int
+            Number of particles (or draws) per replicate.
+        """
 
     def check(self, target: Target) -> None:
-        """Raise an error if this sampler cannot work on this target."""
+        """Raise an error if this sampler cannot work on this target.
+
+        Parameters
+        ----------
+        target : Target
+            The posteriors to be sampled.
+        """
 
     def draw_initial(
         self, key: PRNGKeyArray, target: Target, eta: float | None, draws: Float[Array, "M K"] | None
     ) -> InitialDraws:
-        """Draw from the posterior on the data: from the prior, or from the user's `draws` at `eta`."""
-        return initial_draws(key, target, 1.0 if eta is None else eta, max(self.size(target.dim), 1000), draws)
+        """Draw from the posterior on the data.
+
+        Parameters
+        ----------
+        key : PRNGKeyArray
+            Random key.
+        target : Target
+            The posteriors.
+        eta : float or None
+            Learning rate of the draws. If None, the sampler chooses it. Default: 1.
+        draws : array of shape (M, K) or None
+            The user's draws of the posterior at `eta`. If None, temper from the prior.
+
+        Returns
+        -------
+        InitialDraws
+            The draws, their learning rate, and the target with its reference among them.
+        """
+        n_draws = n_initial_draws(self.size(target.dim))
+        return initial_draws(key, target, 1.0 if eta is None else eta, n_draws, draws)
 
     def draw_initial_again(
         self, key: PRNGKeyArray, target: Target, initial: InitialDraws, eta: float, draws: Float[Array, "M K"] | None
     ) -> InitialDraws:
-        """Return initial draws for other replicates of the same data."""
+        """Return initial draws for other replicates of the same data.
+
+        Parameters
+        ----------
+        key : PRNGKeyArray
+            Random key.
+        target : Target
+            The posteriors on the other replicates.
+        initial : InitialDraws
+            The initial draws for the first replicates.
+        eta : float
+            Learning rate of the draws.
+        draws : array of shape (M, K) or None
+            The user's draws of the posterior at `eta`.
+
+        Returns
+        -------
+        InitialDraws
+            Default: new draws, by `draw_initial`.
+        """
         return self.draw_initial(key, target, eta, draws)
 
     def initial_eta(self, target: Target, initial: InitialDraws, region: Region, level: float) -> float:
-        """Return a guess of the learning rate at which the credible sets cover at `level`."""
+        """Return a guess of the learning rate at which the credible sets cover at `level`.
+
+        Parameters
+        ----------
+        target : Target
+            The posteriors.
+        initial : InitialDraws
+            The initial draws.
+        region : Region
+            The credible sets.
+        level : float
+            Their level.
+
+        Returns
+        -------
+        float
+            The guess. Default: the learning rate of the initial draws.
+        """
         return initial.eta
 
     @abstractmethod
     def init(self, key: PRNGKeyArray, target: Target, initial: InitialDraws, eta: float) -> State:
-        """Return the state at `eta`."""
+        """Return the state at a first learning rate.
+
+        Parameters
+        ----------
+        key : PRNGKeyArray
+            Random key; the state stores the keys that later calls need.
+        target : Target
+            The posteriors.
+        initial : InitialDraws
+            The initial draws.
+        eta : float
+            The learning rate.
+
+        Returns
+        -------
+        State
+            The state at `eta`.
+        """
 
     @abstractmethod
     def move(self, target: Target, state: State, eta: float, on_step: OnStep) -> State:
-        """Return the state at another learning rate."""
+        """Return the state at another learning rate.
+
+        Parameters
+        ----------
+        target : Target
+            The posteriors.
+        state : State
+            The state at some learning rate.
+        eta : float
+            The other learning rate.
+        on_step : callable
+            Called with the completed share of the work.
+
+        Returns
+        -------
+        State
+            The state at `eta`.
+        """
 
     def refine(self, target: Target, state: State, on_step: OnStep) -> State:
-        """Return the state made as good as this sampler can; the same object if there is nothing to do."""
+        """Return the state with the sampler's full accuracy.
+
+        Parameters
+        ----------
+        target : Target
+            The posteriors.
+        state : State
+            The state at some learning rate.
+        on_step : callable
+            Called with the completed share of the work.
+
+        Returns
+        -------
+        State
+            The refined state; the same object if there is nothing to do.
+        """
         return state
 
     def refine_is_cheap(self, target: Target, state: State) -> bool:
-        """Return whether `refine` costs so little that it may run before the state is known to be near the answer."""
+        """Return whether `refine` costs so little that it may run before the state is known to be near the answer.
+
+        Parameters
+        ----------
+        target : Target
+            The posteriors.
+        state : State
+            The state at some learning rate.
+
+        Returns
+        -------
+        bool
+            Default: False.
+        """
         return False
 
     def data(self, state: State) -> Particles:
-        """Return the particles on the data, as one replicate."""
+        """Return the particles on the data.
+
+        Parameters
+        ----------
+        state : State
+            The state at some learning rate.
+
+        Returns
+        -------
+        Particles
+            The particles on the data, as one replicate.
+        """
         return state.particles.replicate(0)
 
     def snapshots(self, target: Target, state: State) -> Iterator[Snapshot]:
-        """Yield the particles, then further particles at the same learning rate where they are cheap."""
+        """Yield the particles, then further particles at the same learning rate if they are cheap.
+
+        Parameters
+        ----------
+        target : Target
+            The posteriors.
+        state : State
+            The state at some learning rate.
+
+        Yields
+        ------
+        Snapshot
+            Particles on the data and on all replicates.
+        """
         yield Snapshot(self.data(state), state.particles)
 
     @abstractmethod
     def info(self, state: State, eta: float) -> SamplerInfo:
-        """Return how well the state represents the posteriors at `eta`."""
+        """Return diagnostics of the state.
+
+        Parameters
+        ----------
+        state : State
+            The state at some learning rate.
+        eta : float
+            The learning rate that was requested.
+
+        Returns
+        -------
+        SamplerInfo
+            How well the state represents the posteriors at `eta`.
+        """

@@ -1,17 +1,16 @@
-"""GPC-MCMC's sampler: one chain a row at every learning rate (paper, section 2.1, figure 1).
+"""The sampler of GPC-MCMC: one Markov chain per replicate at every learning rate (paper, section 2.1, figure 1).
 
-Each run begins where the last one ended, with what its kernel had learned, and warms up anew.
+Each run starts where the previous one ended, with the adapted kernel, and begins with a new warm-up.
 """
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from calibayes._backend.arguments import integer
 from calibayes._backend.functions import as_float
@@ -20,29 +19,68 @@ from calibayes._backend.rng import replicate_keys
 from calibayes._core.convergence import batch_means_ess
 from calibayes._core.particles import Particles, covariance, pool, uniform_log_weights
 from calibayes._core.target import Target
-from calibayes.kernels import RAM, RWMH, CrankNicolson, Kernel
-from calibayes.samplers.base import Sampler, SamplerInfo
+from calibayes.kernels import RAM, Kernel
+from calibayes.kernels.base import KernelInfo
+from calibayes.samplers.base import OnStep, Sampler, SamplerInfo
 from calibayes.samplers.initial import InitialDraws
 
-_CHUNK = 500
+
+@dataclass(frozen=True)
+class MCMCConfig:
+    """Constants of the chains."""
+
+    draws_per_call: int = 500
+    """Draws in one call of a compiled program; between calls a run reports progress and can be interrupted. Does not
+    change results."""
+
+
+CONFIG = MCMCConfig()
 
 
 class MCMCState(eqx.Module):
-    """The kept draws of every row's chain at `eta`, and what the next run starts from."""
+    """State of `MCMC`."""
 
     particles: Particles
+    """Kept draws of the chain of every replicate."""
     eta: Float[Array, ""]
-    adaptation: Any
+    adaptation: PyTree[Array]
+    """Adaptation of the kernel."""
     key: PRNGKeyArray
     steps: Int[Array, ""]
+    """Number of steps of the chains so far, at all learning rates."""
     invalid: Int[Array, ""]
+    """Number of proposals so far at which the loss was NaN."""
     acceptance: Float[Array, ""]
+    """Mean acceptance rate of the last kept draws."""
 
 
-class MCMC(Sampler):
-    """`n_draws` kept draws of one chain on every row, after `n_warmup` that adapt the kernel and are dropped.
+class MCMC(Sampler[MCMCState]):
+    """One Markov chain on every replicate, the sampler of GPC-MCMC.
 
-    The kernel stops adapting with the warm-up, so that the kept chain is Markov.
+    The kernel adapts during the warm-up only, so that the kept draws are those of a Markov chain.
+
+    Parameters
+    ----------
+    n_draws : int
+        Number of kept draws per replicate and learning rate. Default: 20,000, as in the paper.
+    n_warmup : int
+        Number of discarded draws, during which the kernel adapts. Default: 2,000.
+    kernel : Kernel
+        Markov kernel that can move a single chain. Default: `kernels.RAM()`.
+
+    Raises
+    ------
+    TypeError
+        If `kernel` is not a kernel, or needs a population of particles.
+    ValueError
+        If `n_draws` or `n_warmup` is out of range.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> sampler = cb.MCMC(n_draws=5_000, n_warmup=500)
+    >>> sampler.size(dim=3)
+    5000
     """
 
     n_draws: int = eqx.field(static=True, default=20_000)
@@ -54,7 +92,7 @@ class MCMC(Sampler):
             raise TypeError(f"kernel must be an instance of a calibayes.kernels.Kernel; got {self.kernel!r}.")
         integer("n_draws", self.n_draws, 1)
         integer("n_warmup", self.n_warmup, 0)
-        if isinstance(self.kernel, RWMH | CrankNicolson):
+        if self.kernel.needs_population:
             name = type(self.kernel).__name__
             raise TypeError(f"kernel {name} learns from a population of particles; for a chain use kernels.RAM().")
 
@@ -65,87 +103,101 @@ class MCMC(Sampler):
         self.kernel.check(target)
         if self.n_draws <= 2 * target.dim**2:
             raise ValueError(
-                f"n_draws must be above {2 * target.dim**2} for {target.dim} parameters, for their effective size to "
-                f"be told; got {self.n_draws}."
+                f"n_draws must be above {2 * target.dim**2} for {target.dim} parameters, so that the effective sample "
+                f"size can be estimated; got {self.n_draws}."
             )
 
-    def init(self, key: PRNGKeyArray, target: Target, start: InitialDraws, eta: float) -> MCMCState:
-        pick_key, walk_key = jax.random.split(key)
-        particles, adaptation = _begin(
-            replicate_keys(pick_key, target.n_replicates), target, start.particles, self.kernel
+    def init(self, key: PRNGKeyArray, target: Target, initial: InitialDraws, eta: float) -> MCMCState:
+        choice_key, chain_key = jax.random.split(key)
+        particles, adaptation = _initial_chains(
+            replicate_keys(choice_key, target.n_replicates), target, initial.particles, self.kernel
         )
         state = MCMCState(
             particles,
             eta=as_float(eta),
             adaptation=adaptation,
-            key=walk_key,
+            key=chain_key,
             steps=jnp.zeros((), int),
             invalid=jnp.zeros((), int),
             acceptance=jnp.zeros(()),
         )
         return self.move(target, state, eta, lambda _: None)
 
-    def move(self, target: Target, state: MCMCState, eta: float, on_step: Callable[[float], None]) -> MCMCState:
+    def move(self, target: Target, state: MCMCState, eta: float, on_step: OnStep) -> MCMCState:
         keys = replicate_keys(state.key, target.n_replicates)
         last = jax.tree.map(lambda leaf: leaf[..., -1:], state.particles)
-        at = jnp.full(target.n_replicates, eta)
+        etas = jnp.full(target.n_replicates, eta)
         adaptation, steps, invalid = state.adaptation, state.steps, state.invalid
         kept: list[Particles] = []
         acceptance = state.acceptance
         total = self.n_warmup + self.n_draws
-        for begin, end in _chunks(self.n_warmup, self.n_draws):
+        for begin, end in _segments(self.n_warmup, self.n_draws):
             adapt = begin < self.n_warmup
-            last, adaptation, chain, info = _run(
-                keys, target, at, last, adaptation, steps, self.kernel, end - begin, adapt
+            last, adaptation, draws, info = _run_chains(
+                keys, target, etas, last, adaptation, steps, self.kernel, end - begin, adapt
             )
             steps, invalid = steps + (end - begin), invalid + info.invalid.sum()
             if not adapt:
-                kept.append(chain)
+                kept.append(draws)
                 acceptance = info.acceptance.mean()
             acceptance.block_until_ready()
             on_step(end / total)
         return MCMCState(pool(kept), as_float(eta), adaptation, state.key, steps, invalid, acceptance)
 
     def info(self, state: MCMCState, eta: float) -> SamplerInfo:
-        sizes, stuck = _judge(state.particles)
+        sizes, stuck = _ess_and_stuck(state.particles)
         none = np.zeros(len(stuck), bool)
         return SamplerInfo(none, np.asarray(stuck), int(state.invalid), 1, float(state.acceptance), np.asarray(sizes))
 
 
-def _chunks(n_warmup: int, n_draws: int) -> list[tuple[int, int]]:
-    """Pieces of the run, short enough to be interrupted, none across the end of the warm-up."""
-    edges = [*range(0, n_warmup, _CHUNK), *range(n_warmup, n_warmup + n_draws, _CHUNK), n_warmup + n_draws]
-    return list(pairwise(edges))
+def _segments(n_warmup: int, n_draws: int) -> list[tuple[int, int]]:
+    """Split the run into segments of `CONFIG.draws_per_call` draws, none across the end of the warm-up."""
+    end, length = n_warmup + n_draws, CONFIG.draws_per_call
+    return list(pairwise([*range(0, n_warmup, length), *range(n_warmup, end, length), end]))
 
 
 @jit
-def _begin(keys: Key[Array, " B"], target: Target, pilot: Particles, kernel: Kernel) -> tuple[Particles, Any]:
-    """Every row at some draw of the pilot's, with the pilot's covariance as a guess at its own."""
-    theta = jax.vmap(lambda key: jax.random.choice(key, pilot.theta[:, 0], axis=-1), out_axes=1)(keys)
-    guess = covariance(pilot.theta, pilot.weights)
+def _initial_chains(
+    keys: Key[Array, " B"], target: Target, initial: Particles, kernel: Kernel
+) -> tuple[Particles, PyTree[Array]]:
+    """Choose a random initial draw for every replicate, and initialise the kernel with their covariance."""
+    theta = jax.vmap(lambda key: jax.random.choice(key, initial.theta[:, 0], axis=-1), out_axes=1)(keys)
+    guess = covariance(initial.theta, initial.weights)
     adaptation = kernel.init(jnp.broadcast_to(guess, (target.n_replicates, *guess.shape[1:])))
     return target.evaluate(theta[:, :, None]), adaptation
 
 
 @jit
-def _run(keys, target, eta, last, adaptation, steps, kernel, length, adapt):
-    """`length` steps of every row's chain."""
+def _run_chains(
+    keys: Key[Array, " B"],
+    target: Target,
+    eta: Float[Array, " B"],
+    last: Particles,
+    adaptation: PyTree[Array],
+    steps: Int[Array, ""],
+    kernel: Kernel,
+    n_draws: int,
+    adapt: bool,
+) -> tuple[Particles, PyTree[Array], Particles, KernelInfo]:
+    """Continue every chain by `n_draws` steps.
+
+    Returns the last draw, the adaptation, all draws, and their diagnostics.
+    """
 
     def step(carry, i):
         particles, adaptation = carry
         step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, steps + i)
         particles, adaptation, info = kernel.step(step_keys, target, eta, particles, adaptation, adapt)
-        kept = (particles.theta[..., 0], particles.risk[..., 0], particles.log_prior[..., 0])
-        return (particles, adaptation), (kept, info)
+        draw = (particles.theta[..., 0], particles.risk[..., 0], particles.log_prior[..., 0])
+        return (particles, adaptation), (draw, info)
 
-    (last, adaptation), (kept, info) = jax.lax.scan(step, (last, adaptation), jnp.arange(length))
-    theta, risk, log_prior = (jnp.moveaxis(leaf, 0, -1) for leaf in kept)
-    chain = Particles(theta, risk, log_prior, uniform_log_weights(risk.shape))
-    return last, adaptation, chain, info
+    (last, adaptation), (draws, info) = jax.lax.scan(step, (last, adaptation), jnp.arange(n_draws))
+    theta, risk, log_prior = (jnp.moveaxis(leaf, 0, -1) for leaf in draws)
+    return last, adaptation, Particles(theta, risk, log_prior, uniform_log_weights(risk.shape)), info
 
 
 @jit
-def _judge(chains: Particles) -> tuple[Float[Array, " B"], Bool[Array, " B"]]:
-    """The effective size of every row's chain, and whether it never moved."""
-    sizes = jax.lax.map(lambda row: batch_means_ess(row.T), jnp.moveaxis(chains.theta, 1, 0))
+def _ess_and_stuck(chains: Particles) -> tuple[Float[Array, " B"], Bool[Array, " B"]]:
+    """Return the multivariate effective sample size of every chain, and whether the chain never moved."""
+    sizes = jax.lax.map(lambda theta: batch_means_ess(theta.T), jnp.moveaxis(chains.theta, 1, 0))
     return sizes, (chains.risk == chains.risk[:, :1]).all(-1)

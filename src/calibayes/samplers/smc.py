@@ -1,7 +1,7 @@
-"""GPC-SMC's sampler: particles carried from one learning rate to the next (paper, section 2.3, figure 3)."""
+"""The sampler of GPC-SMC: particles move from one learning rate to the next (paper, section 2.3, figure 3)."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import equinox as eqx
@@ -17,8 +17,10 @@ from calibayes._backend.rng import replicate_keys
 from calibayes._core.particles import Particles, ess, normalise
 from calibayes._core.target import Target, log_density
 from calibayes.kernels import RWMH, Kernel
-from calibayes.samplers.base import Sampler, SamplerInfo, Snapshot
-from calibayes.samplers.initial import InitialDraws, rejuvenate_until_mixed, temper_from_prior
+from calibayes.samplers import tempering
+from calibayes.samplers.base import OnStep, Sampler, SamplerInfo, Snapshot
+from calibayes.samplers.initial import InitialDraws, temper_from_prior
+from calibayes.samplers.mixing import rejuvenate_until_mixed
 from calibayes.samplers.tempering import (
     TemperingSchedule,
     TemperingState,
@@ -28,32 +30,88 @@ from calibayes.samplers.tempering import (
     temper_steps,
 )
 
-_CHUNK = 16
-_SNAPSHOTS = 8
-_SNAPSHOT_MOVES = 8
+
+@dataclass(frozen=True)
+class SMCConfig:
+    """Constants of the snapshots, which average the coverage curve over further particles at one learning rate."""
+
+    n_snapshots: int = 8
+    """Number of snapshots, the current particles included. Order-of-magnitude choice: with 1,000 particles it makes the
+    Monte Carlo error of a critical level small against that of 500 replicates."""
+    moves_per_snapshot: int = 8
+    """Moves of the kernel between two snapshots, so that they are not too strongly correlated."""
+
+
+CONFIG = SMCConfig()
+
+_OPTIONS = {
+    "start": ("mcmc", "prior"),
+    "resampling": ("stratified", "systematic"),
+    "initial_weights": ("uniform", "density"),
+}
 
 _ess = jax.jit(ess)
 
 
 class SMCState(eqx.Module):
-    """Walkers at a learning rate, the keys of their random numbers, and which rows started well."""
+    """State of `SMC`."""
 
-    walkers: TemperingState
+    tempering: TemperingState
+    """Particles at the current learning rate."""
     key: PRNGKeyArray
+    """Key of the temperature steps."""
     snapshot_key: PRNGKeyArray
-    settled: Bool[Array, " B"]
+    """Key of the moves between snapshots."""
+    mixed: Bool[Array, " B"]
+    """Replicates whose initial particles had mixed."""
 
     @property
     def particles(self) -> Particles:
-        return self.walkers.particles
+        return self.tempering.particles
 
 
-class SMC(Sampler):
-    """Adaptive sequential Monte Carlo, ASMC*, on every row.
+class SMC(Sampler[SMCState]):
+    """Adaptive sequential Monte Carlo (ASMC*) on every replicate, the sampler of GPC-SMC.
 
-    `start` is `"mcmc"`, as in the paper, or `"prior"`, by a coarse ladder of its own. `initial_weights="density"`
-    weights the first draws by their posterior density as the paper prints it, which squares the posterior; equal
-    weights are right.
+    The particles of one learning rate are moved to the next by temperature steps: reweighting, resampling, and moves of
+    a Markov kernel (paper, sections 2.2 and 2.3).
+
+    Parameters
+    ----------
+    n_particles : int
+        Number of particles per replicate. Default: 1000.
+    ess_target : float
+        Effective sample size after a temperature step, relative to the one before it, between 0 and 1; the paper's xi.
+        Default: 0.999.
+    resample_below : float
+        Resample when the effective sample size is below this share of `n_particles`; the paper's psi. Default: 0.5.
+    n_moves : int
+        Moves of the kernel per temperature step. Default: 1.
+    max_steps : int
+        Largest number of temperature steps from one learning rate to the next. Default: 5000.
+    kernel : Kernel
+        Markov kernel that moves the particles. Default: `kernels.RWMH()`.
+    start : {"mcmc", "prior"}
+        How the particles get to the first learning rate. `"mcmc"` moves draws of the posterior on the data on every
+        replicate until they have mixed, as in the paper; `"prior"` tempers every replicate from the prior. Default:
+        `"mcmc"`.
+    resampling : {"stratified", "systematic"}
+        Resampling scheme. Default: `"stratified"`, as in the paper.
+    initial_weights : {"uniform", "density"}
+        `"density"` weights the initial draws by their posterior density, as printed in the paper; this samples the
+        square of the posterior and is available only for comparison. Default: `"uniform"`, which is correct.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong type or is out of range.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> sampler = cb.SMC(n_particles=500, ess_target=0.99)
+    >>> sampler.size(dim=3)
+    500
     """
 
     n_particles: int = eqx.field(static=True, default=1000)
@@ -74,13 +132,9 @@ class SMC(Sampler):
             raise ValueError(f"resample_below must be above 0 and at most 1; got {self.resample_below}.")
         for name in ("n_particles", "n_moves", "max_steps"):
             integer(name, getattr(self, name), 1)
-        for name, known in (
-            ("start", ("mcmc", "prior")),
-            ("resampling", ("stratified", "systematic")),
-            ("initial_weights", ("uniform", "density")),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}; got {getattr(self, name)!r}.")
+        for name, options in _OPTIONS.items():
+            if getattr(self, name) not in options:
+                raise ValueError(f"{name} must be one of {', '.join(options)}; got {getattr(self, name)!r}.")
 
     def size(self, dim: int) -> int:
         return self.n_particles
@@ -88,65 +142,65 @@ class SMC(Sampler):
     def check(self, target: Target) -> None:
         self.kernel.check(target)
 
-    def init(self, key: PRNGKeyArray, target: Target, start: InitialDraws, eta: float) -> SMCState:
-        start_key, prior_key, walk_key, snapshot_key = jax.random.split(key, 4)
+    def init(self, key: PRNGKeyArray, target: Target, initial: InitialDraws, eta: float) -> SMCState:
+        mix_key, prior_key, temper_key, snapshot_key = jax.random.split(key, 4)
         if self.start == "prior":
-            begun = temper_from_prior(prior_key, target, eta, self.n_particles)
-            begun, settled = rejuvenate_until_mixed(start_key, target, begun.particles, eta, at_least=0)
+            state = temper_from_prior(prior_key, target, eta, self.n_particles)
+            state, mixed = rejuvenate_until_mixed(mix_key, target, state.particles, eta, min_moves=0)
         else:
-            particles = _on_every_row(target, start.particles.theta[:, 0, : self.n_particles])
-            begun, settled = rejuvenate_until_mixed(start_key, target, particles, eta)
-            if not np.all(settled) and hasattr(target.prior, "sample"):
-                # Too far from the data's posterior to walk there: come from the prior instead.
-                begun = freeze_replicates(settled, begun, temper_from_prior(prior_key, target, eta, self.n_particles))
-                settled = jnp.ones(target.n_replicates, bool)
-        walkers = _leave(begun, self.kernel, as_float(eta), self.initial_weights == "density")
-        return SMCState(walkers, walk_key, snapshot_key, settled)
+            particles = _on_all_replicates(target, initial.particles.theta[:, 0, : self.n_particles])
+            state, mixed = rejuvenate_until_mixed(mix_key, target, particles, eta)
+            if not np.all(mixed) and hasattr(target.prior, "sample"):
+                # These posteriors are too far from that on the data: temper from the prior instead.
+                state = freeze_replicates(mixed, state, temper_from_prior(prior_key, target, eta, self.n_particles))
+                mixed = jnp.ones(target.n_replicates, bool)
+        state = _with_kernel(state, self.kernel, as_float(eta), self.initial_weights == "density")
+        return SMCState(state, temper_key, snapshot_key, mixed)
 
-    def move(self, target: Target, state: SMCState, eta: float, on_step: Callable[[float], None]) -> SMCState:
+    def move(self, target: Target, state: SMCState, eta: float, on_step: OnStep) -> SMCState:
         keys = replicate_keys(state.key, target.n_replicates)
-        ladder = TemperingSchedule(self.kernel, self.ess_target, self.resample_below, self.n_moves, self.resampling)
-        walkers = replace(state.walkers, steps=jnp.zeros_like(state.walkers.steps))
-        for done in range(0, self.max_steps, _CHUNK):
-            steps = jnp.asarray(min(_CHUNK, self.max_steps - done))
-            walkers = temper_steps(keys, target, walkers, as_float(eta), ladder, steps)
-            arrived = float((np.asarray(walkers.eta) == np.asarray(as_float(eta))).mean())
-            on_step(arrived)
-            if arrived == 1:
+        schedule = TemperingSchedule(self.kernel, self.ess_target, self.resample_below, self.n_moves, self.resampling)
+        tempered = replace(state.tempering, steps=jnp.zeros_like(state.tempering.steps))
+        for done in range(0, self.max_steps, tempering.CONFIG.steps_per_call):
+            n_steps = jnp.asarray(min(tempering.CONFIG.steps_per_call, self.max_steps - done))
+            tempered = temper_steps(keys, target, tempered, as_float(eta), schedule, n_steps)
+            share_reached = float((np.asarray(tempered.eta) == np.asarray(as_float(eta))).mean())
+            on_step(share_reached)
+            if share_reached == 1:
                 break
-        return replace(state, walkers=walkers)
+        return replace(state, tempering=tempered)
 
     def snapshots(self, target: Target, state: SMCState) -> Iterator[Snapshot]:
-        walkers = state.walkers
-        keys = replicate_keys(jax.random.fold_in(state.snapshot_key, int(np.max(walkers.moves))), target.n_replicates)
-        n_moves, none = jnp.asarray(_SNAPSHOT_MOVES), jnp.zeros(target.n_replicates, bool)
-        yield Snapshot(walkers.particles.replicate(0), walkers.particles)
-        for _ in range(_SNAPSHOTS - 1):
-            walkers = rejuvenate(keys, target, walkers, self.kernel, n_moves, none)
-            yield Snapshot(walkers.particles.replicate(0), walkers.particles)
+        current = state.tempering
+        keys = replicate_keys(jax.random.fold_in(state.snapshot_key, int(np.max(current.moves))), target.n_replicates)
+        n_moves, none = jnp.asarray(CONFIG.moves_per_snapshot), jnp.zeros(target.n_replicates, bool)
+        yield Snapshot(current.particles.replicate(0), current.particles)
+        for _ in range(CONFIG.n_snapshots - 1):
+            current = rejuvenate(keys, target, current, self.kernel, n_moves, none)
+            yield Snapshot(current.particles.replicate(0), current.particles)
 
     def info(self, state: SMCState, eta: float) -> SamplerInfo:
-        walkers = state.walkers
+        current = state.tempering
         return SamplerInfo(
-            not_reached=np.asarray(walkers.eta) != np.asarray(as_float(eta)),
-            not_mixed=~np.asarray(state.settled),
-            invalid=int(np.sum(walkers.invalid)),
-            steps=int(np.max(walkers.steps)),
-            acceptance=float(np.mean(walkers.acceptance)),
-            ess=np.asarray(_ess(walkers.particles.log_weights)),
+            not_reached=np.asarray(current.eta) != np.asarray(as_float(eta)),
+            not_mixed=~np.asarray(state.mixed),
+            invalid=int(np.sum(current.invalid)),
+            steps=int(np.max(current.steps)),
+            acceptance=float(np.mean(current.acceptance)),
+            ess=np.asarray(_ess(current.particles.log_weights)),
         )
 
 
 @jit
-def _on_every_row(target: Target, theta: Float[Array, "K M"]) -> Particles:
+def _on_all_replicates(target: Target, theta: Float[Array, "K M"]) -> Particles:
     return target.evaluate(jnp.broadcast_to(theta[:, None], (target.dim, target.n_replicates, theta.shape[-1])))
 
 
 @eqx.filter_jit
-def _leave(begun: TemperingState, kernel: Kernel, eta: Float[Array, ""], by_density: bool) -> TemperingState:
-    """Walkers of `kernel` from the particles a start ended with."""
-    particles = begun.particles
-    log_weights = log_density(particles, begun.eta) if by_density else particles.log_weights
+def _with_kernel(state: TemperingState, kernel: Kernel, eta: Float[Array, ""], by_density: bool) -> TemperingState:
+    """Return the particles of `state` as a new state for another kernel."""
+    particles = state.particles
+    log_weights = log_density(particles, state.eta) if by_density else particles.log_weights
     particles = particles.with_log_weights(normalise(jnp.where(jnp.isfinite(particles.risk), log_weights, -jnp.inf)))
-    invalid = begun.invalid + jnp.isnan(particles.risk).sum(-1)
+    invalid = state.invalid + jnp.isnan(particles.risk).sum(-1)
     return replace(init_tempering(kernel, particles, eta), invalid=invalid)

@@ -1,35 +1,56 @@
-r"""ASMC*: the adaptive sequential Monte Carlo sampler for generalized posteriors (paper, figure 2).
+r"""ASMC*: the adaptive sequential Monte Carlo sampler for generalized posteriors (paper, section 2.2, figure 2).
 
-Weighted particles travel from their learning rate to another, up or down, by rungs. On every row, each rung
+Weighted particles move from one learning rate to another, up or down, in temperature steps. On every replicate, each
+step
 
-1. takes the longest step of eta that leaves an effective size of $\xi\,ESS_{t-1}$, by bisection,
+1. takes the longest step of eta that leaves an effective sample size of $\xi\,ESS_{t-1}$, by bisection,
 2. reweights, $W_t = w_{t-1}\,q(\theta_{t-1})^{\eta_t - \eta_{t-1}}$,
-3. resamples if the effective size fell below $\psi M$, and carries the weights on otherwise,
-4. moves the particles by a kernel that leaves the posterior at $\eta_t$ invariant.
+3. resamples if the effective sample size is below $\psi M$, and keeps the weights otherwise,
+4. moves the particles by a Markov kernel that leaves the posterior at $\eta_t$ invariant.
 
-Rows climb side by side, each with its own ladder; one that has arrived waits. A row's random numbers come
-from its own key and its own count of moves, so its path does not depend on the other rows.
+All replicates advance together, each with its own temperature steps; a replicate that has reached its learning rate
+waits. The random numbers of a replicate depend only on its own key and its own number of moves, so its path does not
+depend on the other replicates.
 """
 
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
 from calibayes._core.particles import Particles, choose, covariance, ess, ess_after, resample, reweight
 from calibayes._core.target import Target
+from calibayes.kernels import CrankNicolson
 from calibayes.kernels.base import Kernel
 
-_HALVINGS = 14
-_SHORTEST_STEP = 1e-12
+
+@dataclass(frozen=True)
+class TemperingConfig:
+    """Tuning constants of the tempering algorithm."""
+
+    bisection_steps: int = 14
+    """Bisections of the logarithm of a step of eta. With `min_relative_step` they determine the step to a factor of
+    1.002, which changes the effective sample size far less than its Monte Carlo error."""
+    min_relative_step: float = 1e-12
+    """Smallest step of eta, relative to the remaining distance. Small enough for the first step from a diffuse prior,
+    where the risk varies over many orders of magnitude."""
+    steps_per_call: int = 16
+    """Temperature steps in one call of a compiled program; between calls a run reports progress and can be interrupted.
+    Does not change results."""
+    max_coarse_steps: int = 2_000
+    """Largest number of steps of `temper_to`. A tempering run from a diffuse prior takes a few dozen."""
+
+
+CONFIG = TemperingConfig()
 
 
 class TemperingSchedule(eqx.Module):
-    """How the rungs are set."""
+    """Settings of the temperature steps; see `calibayes.samplers.SMC` for their meaning."""
 
     kernel: Kernel
     ess_target: float = eqx.field(static=True)
@@ -38,22 +59,36 @@ class TemperingSchedule(eqx.Module):
     resampling: str = eqx.field(static=True)
 
 
+COARSE_SCHEDULE = TemperingSchedule(
+    CrankNicolson(), ess_target=0.5, resample_below=1.0, n_moves=4, resampling="stratified"
+)
+"""Schedule from the prior, and between distant learning rates. Each step halves the effective sample size and
+resamples, so that the weights are always equal; four Crank-Nicolson moves separate the copies again."""
+
+
 class TemperingState(eqx.Module):
-    """Particles on their way: where each row is and what happened to it so far."""
+    """Particles on every replicate, and the history of each replicate."""
 
     particles: Particles
     eta: Float[Array, " B"]
-    adaptation: Any
+    """Current learning rate."""
+    adaptation: PyTree[Array]
+    """Adaptation of the kernel."""
     moves: Int[Array, " B"]
+    """Number of moves of the kernel so far."""
     steps: Int[Array, " B"]
+    """Number of temperature steps so far."""
     resampled: Int[Array, " B"]
+    """Number of resampling steps so far."""
     invalid: Int[Array, " B"]
+    """Number of proposals so far at which the loss was NaN."""
     acceptance: Float[Array, " B"]
+    """Acceptance rate of the last move."""
 
 
 @jit
 def init_tempering(kernel: Kernel, particles: Particles, eta: Float[Array, ""]) -> TemperingState:
-    """Particles at `eta`, about to leave."""
+    """Return the state of particles that represent the posteriors at `eta`."""
     n_replicates = particles.risk.shape[0]
     zero = jnp.zeros(n_replicates, int)
     return TemperingState(
@@ -68,109 +103,131 @@ def init_tempering(kernel: Kernel, particles: Particles, eta: Float[Array, ""]) 
     )
 
 
+def temper_to(keys: Key[Array, " B"], target: Target, state: TemperingState, eta: float) -> TemperingState:
+    """Move all replicates to `eta` by `COARSE_SCHEDULE`.
+
+    Raises
+    ------
+    RuntimeError
+        If a replicate does not reach `eta` within `CONFIG.max_coarse_steps` steps.
+    """
+    for _ in range(CONFIG.max_coarse_steps // CONFIG.steps_per_call):
+        state = temper_steps(keys, target, state, host_array(eta), COARSE_SCHEDULE, CONFIG.steps_per_call)
+        if (np.asarray(state.eta) == np.asarray(host_array(eta))).all():
+            return state
+    raise RuntimeError(
+        f"tempering did not reach eta = {eta:g} in {CONFIG.max_coarse_steps} steps. The prior may be very far from the "
+        "data: choose a narrower one, or pass draws of the posterior (draws=)."
+    )
+
+
 @jit
 def temper_steps(
     keys: Key[Array, " B"],
     target: Target,
-    walkers: TemperingState,
+    state: TemperingState,
     eta: Float[Array, ""],
-    ladder: TemperingSchedule,
+    schedule: TemperingSchedule,
     max_steps: Int[Array, ""] | int,
 ) -> TemperingState:
-    """At most `max_rungs` rungs of every row towards `eta`."""
+    """Take at most `max_steps` temperature steps towards `eta` on every replicate."""
 
-    def on_the_way(carry):
-        rung, walkers = carry
-        return (rung < max_steps) & (walkers.eta != eta).any()
+    def not_done(carry):
+        step, state = carry
+        return (step < max_steps) & (state.eta != eta).any()
 
     def body(carry):
-        rung, walkers = carry
-        return rung + 1, _temperature_step(keys, target, walkers, eta, ladder)
+        step, state = carry
+        return step + 1, _temperature_step(keys, target, state, eta, schedule)
 
-    return jax.lax.while_loop(on_the_way, body, (0, walkers))[1]
+    return jax.lax.while_loop(not_done, body, (0, state))[1]
 
 
-def _temperature_step(keys, target, walkers, eta, ladder) -> TemperingState:
-    active = walkers.eta != eta
-    particles = walkers.particles
-    step = next_step(particles, eta - walkers.eta, ladder.ess_target)
-    eta_next = jnp.where(step == eta - walkers.eta, eta, walkers.eta + step)
+def _temperature_step(
+    keys: Key[Array, " B"], target: Target, state: TemperingState, eta: Float[Array, ""], schedule: TemperingSchedule
+) -> TemperingState:
+    active = state.eta != eta
+    particles = state.particles
+    step = next_step(particles, eta - state.eta, schedule.ess_target)
+    eta_next = jnp.where(step == eta - state.eta, eta, state.eta + step)
     weighted = particles.with_log_weights(reweight(particles.log_weights, particles.risk, step))
-    low = active & (ess(weighted.log_weights) < ladder.resample_below * weighted.risk.shape[-1])
-    resample_keys = step_keys(keys, 0, walkers.moves)
-    weighted = resample(resample_keys, weighted, low, ladder.resampling)
-    ready = replace(
-        walkers,
+    degenerate = active & (ess(weighted.log_weights) < schedule.resample_below * weighted.risk.shape[-1])
+    resample_keys = step_keys(keys, 0, state.moves)
+    weighted = resample(resample_keys, weighted, degenerate, schedule.resampling)
+    reweighted = replace(
+        state,
         particles=weighted,
         eta=eta_next,
-        steps=walkers.steps + 1,
-        resampled=walkers.resampled + low.astype(int),
+        steps=state.steps + 1,
+        resampled=state.resampled + degenerate.astype(int),
     )
-    moved = jax.lax.fori_loop(0, ladder.n_moves, lambda _, w: move(keys, target, w, ladder.kernel), ready)
-    return freeze_replicates(~active, walkers, moved)
+    moved = jax.lax.fori_loop(
+        0, schedule.n_moves, lambda _, state: _move_once(keys, target, state, schedule.kernel), reweighted
+    )
+    return freeze_replicates(~active, state, moved)
 
 
 def next_step(particles: Particles, distance: Float[Array, " B"], ess_target: float) -> Float[Array, " B"]:
-    r"""The step of eta, at most `distance`, that brings the effective size down to `ess_target` times its value.
+    r"""Return the step of eta, at most `distance`, that multiplies the effective sample size by `ess_target`.
 
-    $ESS(\eta)$ is solved by bisection on the logarithm of the step, which has no scale of its own.
+    Solves $ESS(\eta_t) = \xi\,ESS_{t-1}$ by bisection on the logarithm of the step, because the order of magnitude of
+    the step is unknown.
     """
     log_weights, risk = particles.log_weights, particles.risk
-    wanted = ess_target * ess(log_weights)
-    log_low, log_high = jnp.full_like(distance, jnp.log(_SHORTEST_STEP)), jnp.zeros_like(distance)
+    min_ess = ess_target * ess(log_weights)
+    log_low, log_high = jnp.full_like(distance, jnp.log(CONFIG.min_relative_step)), jnp.zeros_like(distance)
 
-    def halve(_, bracket):
+    def bisect(_, bracket):
         low, high = bracket
         middle = 0.5 * (low + high)
-        enough = ess_after(log_weights, risk, jnp.exp(middle) * distance) >= wanted
+        enough = ess_after(log_weights, risk, jnp.exp(middle) * distance) >= min_ess
         return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
 
-    low, _ = jax.lax.fori_loop(0, _HALVINGS, halve, (log_low, log_high))
-    arrives = ess_after(log_weights, risk, distance) >= wanted
-    return jnp.where(arrives, distance, jnp.exp(low) * distance)
-
-
-def move(keys: Key[Array, " B"], target: Target, walkers: TemperingState, kernel: Kernel) -> TemperingState:
-    """One move of the kernel at every row's own learning rate."""
-    move_keys = step_keys(keys, 1, walkers.moves)
-    particles, adaptation, info = kernel.step(
-        move_keys, target, walkers.eta, walkers.particles, walkers.adaptation, adapt=True
-    )
-    return replace(
-        walkers,
-        particles=particles,
-        adaptation=adaptation,
-        moves=walkers.moves + 1,
-        invalid=walkers.invalid + info.invalid,
-        acceptance=info.acceptance,
-    )
+    low, _ = jax.lax.fori_loop(0, CONFIG.bisection_steps, bisect, (log_low, log_high))
+    reaches_end = ess_after(log_weights, risk, distance) >= min_ess
+    return jnp.where(reaches_end, distance, jnp.exp(low) * distance)
 
 
 @jit
 def rejuvenate(
     keys: Key[Array, " B"],
     target: Target,
-    walkers: TemperingState,
+    state: TemperingState,
     kernel: Kernel,
     n_moves: Int[Array, ""] | int,
-    still: Bool[Array, " B"],
+    frozen: Bool[Array, " B"],
 ) -> TemperingState:
-    """Some moves of every row where it is, but for rows that keep still."""
-    moved = jax.lax.fori_loop(0, n_moves, lambda _, w: move(keys, target, w, kernel), walkers)
-    return freeze_replicates(still, walkers, moved)
+    """Make `n_moves` moves on every replicate at its current learning rate, except on the `frozen` ones."""
+    moved = jax.lax.fori_loop(0, n_moves, lambda _, state: _move_once(keys, target, state, kernel), state)
+    return freeze_replicates(frozen, state, moved)
 
 
-def freeze_replicates(still: Bool[Array, " B"], before: TemperingState, after: TemperingState) -> TemperingState:
-    """`after`, but rows of `still` as they were."""
+def _move_once(keys: Key[Array, " B"], target: Target, state: TemperingState, kernel: Kernel) -> TemperingState:
+    move_keys = step_keys(keys, 1, state.moves)
+    particles, adaptation, info = kernel.step(
+        move_keys, target, state.eta, state.particles, state.adaptation, adapt=True
+    )
+    return replace(
+        state,
+        particles=particles,
+        adaptation=adaptation,
+        moves=state.moves + 1,
+        invalid=state.invalid + info.invalid,
+        acceptance=info.acceptance,
+    )
 
-    def rows(old, new):
-        return jnp.where(still.reshape(-1, *(1,) * (new.ndim - 1)), old, new)
 
-    others = [f.name for f in fields(TemperingState) if f.name != "particles"]
-    kept = {name: jax.tree.map(rows, getattr(before, name), getattr(after, name)) for name in others}
-    return TemperingState(choose(still, before.particles, after.particles), **kept)
+def freeze_replicates(frozen: Bool[Array, " B"], before: TemperingState, after: TemperingState) -> TemperingState:
+    """Return `after`, with the `frozen` replicates as they are in `before`."""
+
+    def select(old, new):
+        return jnp.where(frozen.reshape(-1, *(1,) * (new.ndim - 1)), old, new)
+
+    names = [f.name for f in fields(TemperingState) if f.name != "particles"]
+    others = {name: jax.tree.map(select, getattr(before, name), getattr(after, name)) for name in names}
+    return TemperingState(choose(frozen, before.particles, after.particles), **others)
 
 
 def step_keys(keys: Key[Array, " B"], stream: int, count: Int[Array, " B"]) -> Key[Array, " B"]:
-    """A key for every row that differs with the row's count of moves and between streams."""
+    """Return a key for every replicate that is unique to the stream and to the replicate's count."""
     return jax.vmap(lambda key, moves: jax.random.fold_in(jax.random.fold_in(key, stream), moves))(keys, count)

@@ -1,7 +1,8 @@
-"""Where to look first: the learning rate for any region and level, before any row has been sampled.
+"""A first guess of the learning rate for any region and level, without an evaluation of the risk.
 
-Were every row's posterior the pool's own, moved by the infinitesimal jackknife (`calibayes._core.sandwich`) and scaled with
-eta, its critical levels would be known without a single evaluation of the risk.
+If the posterior of every replicate were that on the data, shifted by the infinitesimal jackknife
+(`calibayes._core.sandwich`) and with a covariance inversely proportional to eta, its critical levels would be known
+from the initial draws alone.
 """
 
 import jax
@@ -17,39 +18,39 @@ from calibayes._core.particles import Particles, normalise, transform
 from calibayes._core.target import Target
 from calibayes.regions import Cloud, Point, Region
 from calibayes.samplers.initial import InitialDraws
-from calibayes.samplers.transport.maps import Base, first_maps, jackknifed
-
-_WITHIN = 16.0
-_DRAWS = 200
+from calibayes.samplers.transport import config
+from calibayes.samplers.transport.maps import WhitenedPool, jackknife_shifts, shifted_maps
 
 
-def initial_eta(target: Target, start: InitialDraws, region: Region, level: float) -> float:
-    """Where sets would cover at `level`; the draws' own eta, if that is nowhere near it."""
-    etas = start.eta * np.geomspace(1 / _WITHIN, _WITHIN, 9)
-    levels = _levels(target, start.particles, host_array(start.eta), host_array(etas), region)
+def initial_eta(target: Target, initial: InitialDraws, region: Region, level: float) -> float:
+    """Return the eta at which the approximate sets cover at `level`; that of the draws if it is not on the grid."""
+    constants = config.CONFIG.initial_eta
+    etas = initial.eta * np.geomspace(1 / constants.grid_factor, constants.grid_factor, constants.n_grid)
+    levels = _critical_levels(target, initial.particles, host_array(initial.eta), host_array(etas), region)
     guess = Curve(etas, np.asarray(levels)[:, 1:], np.ones(len(etas)), level).eta_hat()
-    return guess if etas[0] < guess < etas[-1] else start.eta
+    return guess if etas[0] < guess < etas[-1] else initial.eta
 
 
 @jit
-def _levels(
-    target: Target, pool: Particles, eta: Float[Array, ""], etas: Float[Array, " G"], region: Region
+def _critical_levels(
+    target: Target, particles: Particles, eta: Float[Array, ""], etas: Float[Array, " G"], region: Region
 ) -> Float[Array, "G B"]:
-    """Critical levels of the data's centre, from the pool moved and scaled; no risk is evaluated."""
-    # Neighbours are relatives: from all over.
-    stride = max(1, pool.risk.shape[-1] // _DRAWS)
-    few = jax.tree.map(lambda leaf: leaf[..., ::stride][..., :_DRAWS], pool)
-    base = Base.of(few.with_log_weights(normalise(few.log_weights)), eta)
-    maps = first_maps(target, base, jackknifed(target, pool, eta), jnp.ones(()))
-    u, _ = base.on_rows(target.n_replicates)
+    """Return the approximate critical levels of the posterior mean on the data, at each of `etas`."""
+    n_draws = config.CONFIG.initial_eta.n_guess_draws
+    # Neighbouring draws may be copies of one ancestor: take every few.
+    stride = max(1, particles.risk.shape[-1] // n_draws)
+    thinned = jax.tree.map(lambda leaf: leaf[..., ::stride][..., :n_draws], particles)
+    pool = WhitenedPool.from_particles(thinned.with_log_weights(normalise(thinned.log_weights)), eta)
+    maps = shifted_maps(target, pool, jackknife_shifts(target, particles, eta), jnp.ones(()))
+    u, _ = pool.assigned(target.n_replicates)
     weights = jnp.full(u.shape[1:], 1 / u.shape[-1])
-    centre = maps.centre[:, :1]
-    away = transform(lower_inverse(maps.root), (centre - maps.centre)[:, :, None])
-    point = target.coordinates.constrain(centre)[:, 0]
+    data_mean = maps.centre[:, :1]
+    distance = transform(lower_inverse(maps.root), (data_mean - maps.centre)[:, :, None])
+    point = target.coordinates.constrain(data_mean)[:, 0]
 
-    def at(ratio: Float[Array, ""]) -> Float[Array, " B"]:
-        theta = target.coordinates.constrain(maps.centre[:, :, None] + transform(maps.root, u) / jnp.sqrt(ratio))
+    def levels_at(eta_ratio: Float[Array, ""]) -> Float[Array, " B"]:
+        theta = target.coordinates.constrain(maps.centre[:, :, None] + transform(maps.root, u) / jnp.sqrt(eta_ratio))
         cloud = Cloud(theta, weights, -0.5 * jnp.square(u).sum(0))
-        return region.critical_level(cloud, Point(point, -0.5 * ratio * jnp.square(away).sum(0)[:, 0]))
+        return region.critical_level(cloud, Point(point, -0.5 * eta_ratio * jnp.square(distance).sum(0)[:, 0]))
 
-    return jax.lax.map(at, etas / eta)
+    return jax.lax.map(levels_at, etas / eta)

@@ -1,68 +1,85 @@
-"""From the posterior on some of the observations to that on all of them.
+"""From the posterior on a subsample of the observations to that on all of them.
 
-The two are as far apart as a bootstrap row is from the data, so what carries draws there is what carries them to rows:
-affine maps fitted to weights (`maps.py`). First at a learning rate so small that all observations tell no more than
-the few did, where the weights of draws from the few are not far from even; then, with those maps, at the learning rate
-itself, where the posterior is narrower. A map that fails tells by its weights.
+With many observations, tempering from the prior uses a subsample. The posteriors on the subsample and on all
+observations are about as far apart as those on a bootstrap replicate and on the data, so the same affine maps
+(`maps.py`) connect them. They are fitted first at a learning rate reduced by the share of the subsample, at which both
+posteriors are about equally wide and the weights are not far from equal; then, with these maps, at the learning rate
+itself, where the posterior on all observations is narrower. Degenerate weights reveal a map that fails.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, PRNGKeyArray
+from jaxtyping import Array, Key, PRNGKeyArray
 
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
 from calibayes._backend.rng import replicate_keys
 from calibayes._core.particles import Particles, covariance, factor, mean, resample
 from calibayes._core.target import Target
-from calibayes.samplers.transport.maps import Base, Maps, refit, weigh
-
-_FEW = 2**14
-_A_PARAMETER = 200
-_FITS = 5
-_FAIR = 0.3
-"""Share of particles that must count on every population."""
+from calibayes.samplers.transport import config
+from calibayes.samplers.transport.maps import AffineMaps, WhitenedPool, transport_and_weight
+from calibayes.samplers.transport.refit import refit_maps
 
 
-def enough_observations(dim: int) -> int:
-    """So many that what is rare among all is not missing."""
-    return max(_FEW, _A_PARAMETER * dim)
+def subsample_size(dim: int) -> int:
+    """Return the number of observations in a subsample for `dim` parameters."""
+    constants = config.CONFIG.subsample
+    return max(constants.min_observations, constants.observations_per_parameter * dim)
 
 
-def onto_all(key: PRNGKeyArray, populations: Target, few: Target, particles: Particles, eta: float) -> Particles | None:
-    """Draws on all observations of `crew` from draws on `few` of them, both at `eta`; None if no map will do."""
-    share = int(few.counts.n) / int(populations.counts.n)
-    base = Base.of(particles, host_array(eta))
-    as_wide = _fitted(populations, base, _own_maps(particles), share * eta)
-    if as_wide is None:
+def extend_to_all_observations(
+    key: PRNGKeyArray, populations: Target, subsample: Target, particles: Particles, eta: float
+) -> Particles | None:
+    """Transport populations of draws from a subsample to all observations.
+
+    Parameters
+    ----------
+    key : PRNGKeyArray
+        Random key.
+    populations : Target
+        The posterior on all observations, once for each population.
+    subsample : Target
+        The posterior on the subsample.
+    particles : Particles
+        Populations of draws on the subsample at `eta`.
+    eta : float
+        The learning rate, before and after.
+
+    Returns
+    -------
+    Particles or None
+        Equally weighted draws on all observations; None if the weights of a population are degenerate.
+    """
+    share = int(subsample.counts.n) / int(populations.counts.n)
+    pool = WhitenedPool.from_particles(particles, host_array(eta))
+    fitted_wide = _fit_maps(populations, pool, _maps_to_populations(particles), share * eta)
+    if fitted_wide is None:
         return None
-    maps, wide = as_wide
-    narrow = _fitted(populations, base, _narrowed(refit(base, maps, wide.log_weights), host_array(share)), eta)
-    return None if narrow is None else _resampled(replicate_keys(key, populations.n_replicates), narrow[1])
+    wide_maps, wide = fitted_wide
+    narrow_maps = refit_maps(pool, wide_maps, wide.log_weights).scaled(host_array(share))
+    fitted = _fit_maps(populations, pool, narrow_maps, eta)
+    return None if fitted is None else _resample_all(replicate_keys(key, populations.n_replicates), fitted[1])
 
 
-def _fitted(populations: Target, base: Base, maps: Maps, eta: float) -> tuple[Maps, Particles] | None:
-    """Maps to every population's posterior, fitted on until most particles count, and the particles."""
-    for _ in range(_FITS):
-        particles, sizes = weigh(populations, base, maps, host_array(eta))
-        if float(sizes.min()) >= _FAIR * particles.risk.shape[-1]:
+def _fit_maps(
+    populations: Target, pool: WhitenedPool, maps: AffineMaps, eta: float
+) -> tuple[AffineMaps, Particles] | None:
+    """Refit the maps until all populations have a sufficient effective sample size; return None if they do not."""
+    constants = config.CONFIG.subsample
+    for _ in range(constants.max_map_fits):
+        particles, sizes = transport_and_weight(populations, pool, maps, host_array(eta))
+        if float(sizes.min()) >= constants.min_population_ess * particles.risk.shape[-1]:
             return maps, particles
-        maps = refit(base, maps, particles.log_weights)
+        maps = refit_maps(pool, maps, particles.log_weights)
     return None
 
 
 @jit
-def _own_maps(particles: Particles) -> Maps:
-    """Each population as it is: what one found and others did not must not be lost on the way."""
+def _maps_to_populations(particles: Particles) -> AffineMaps:
+    """Return the map to each population's own mean and covariance, so that a mode found by one is not lost."""
     theta, weights = particles.theta, particles.weights
-    return Maps(mean(theta, weights), factor(covariance(theta, weights)))
+    return AffineMaps(mean(theta, weights), factor(covariance(theta, weights)))
 
 
 @jit
-def _narrowed(maps: Maps, share: Float[Array, ""]) -> Maps:
-    """For a variance of that share."""
-    return Maps(maps.centre, maps.root * jnp.sqrt(share))
-
-
-@jit
-def _resampled(keys: Key[Array, " R"], particles: Particles) -> Particles:
+def _resample_all(keys: Key[Array, " R"], particles: Particles) -> Particles:
     return resample(keys, particles, jnp.ones(len(keys), bool))

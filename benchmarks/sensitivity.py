@@ -1,0 +1,207 @@
+"""Vary the tuning constants of the library, and compare the learning rate and the time with the defaults.
+
+    python -m benchmarks.sensitivity                        # all constants, about an hour; stores
+    results/sensitivity.json python -m benchmarks.sensitivity --only transport       # constants whose name contains a
+    text python -m benchmarks.sensitivity --print                # print the stored table
+
+A constant is a field of a `CONFIG` object. Each value is tried in a fresh process, which replaces the object before
+anything is traced. The difference of eta from the default is given in units of its standard error `eta_se`: all values
+use the same seeds and bootstrap replicates, so a constant that results do not hinge on gives a difference well below 1.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from benchmarks.common import RESULTS, ROOT, Table, machine, write_json
+
+FACTORS = (0.5, 2.0)
+SEEDS = 2
+_DEFAULT = "defaults"
+
+
+class Constant(NamedTuple):
+    """A field of a `CONFIG` object, and the values to try."""
+
+    path: str
+    """`"module:field"`, with dots for the fields of nested objects."""
+    values: tuple[Any, ...] = ()
+    """Default: the present value times each of `FACTORS`."""
+
+    @property
+    def module(self) -> str:
+        return self.path.partition(":")[0]
+
+    @property
+    def field(self) -> str:
+        return self.path.partition(":")[2]
+
+    def default(self) -> Any:
+        """Return the value that the library uses."""
+        return reduce(getattr, self.field.split("."), import_module(self.module).CONFIG)
+
+    def values_to_try(self) -> tuple[Any, ...]:
+        """Return the values to try; those of integer constants are rounded to integers of at least 1."""
+        if self.values:
+            return self.values
+        default = self.default()
+        scaled = [default * factor for factor in FACTORS]
+        return tuple(dict.fromkeys(max(1, round(value)) if isinstance(default, int) else value for value in scaled))
+
+
+CONSTANTS: tuple[Constant, ...] = ()
+
+
+def with_value(config: Any, path: Sequence[str], value: Any) -> Any:
+    """Return a copy of a (nested) frozen object with one field replaced."""
+    first, *rest = path
+    if first not in {field.name for field in fields(config)}:
+        raise ValueError(f"{type(config).__name__} has no field {first!r}.")
+    return replace(config, **{first: with_value(getattr(config, first), rest, value) if rest else value})
+
+
+def override(path: str, value: Any) -> None:
+    """Replace a constant in this process, in every module of the library that refers to its `CONFIG` object."""
+    constant = Constant(path)
+    old = import_module(constant.module).CONFIG
+    assert is_dataclass(old), f"{constant.module}.CONFIG is not a dataclass"
+    new = with_value(old, constant.field.split("."), value)
+    for module in [module for name, module in sys.modules.items() if name.startswith("calibayes")]:
+        for name in [name for name, attribute in vars(module).items() if attribute is old]:
+            setattr(module, name, new)
+
+
+def calibrate_problems() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Calibrate each problem, first for each seed, then once more for the time without compilation."""
+    import time
+    import warnings
+
+    import jax.numpy as jnp
+    import numpy as np
+
+    import calibayes as cb
+
+    warnings.simplefilter("ignore")
+    y = np.random.default_rng(5).standard_t(2, size=80) + 1
+    cauchy = lambda theta, y: jnp.log1p(jnp.square((y - theta[0]) * jnp.exp(-theta[1]))) + theta[1]
+    problems: dict[str, tuple[cb.GibbsModel, Any, dict[str, Any]]] = {
+        "median regression": (
+            cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0)),
+            cb.datasets.median_regression(100),
+            {},
+        ),
+        "heart disease SVM": (
+            cb.GibbsModel(cb.losses.Hinge(), cb.priors.Laplace(scale=10.0)),
+            cb.datasets.heart_disease(),
+            {"bootstrap": 500},
+        ),
+        "Cauchy loss": (cb.GibbsModel(cauchy, cb.priors.Normal(scale=10.0), dim=2), y, {"bootstrap": 500}),
+    }
+    for name, (model, data, options) in problems.items():
+        results = [cb.calibrate(model, data, seed=seed, progress=False, **options) for seed in range(SEEDS)]
+        start = time.perf_counter()
+        cb.calibrate(model, data, seed=0, progress=False, **options)
+        yield (
+            name,
+            {
+                "eta": [float(result.eta) for result in results],
+                "eta_se": [float(result.eta_se) for result in results],
+                "converged": all(result.converged for result in results),
+                "seconds": time.perf_counter() - start,
+            },
+        )
+
+
+def run_worker(path: str, value: Any) -> dict[str, Any]:
+    """Calibrate all problems with one constant changed, in a fresh process."""
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.sensitivity", "--worker", json.dumps([path, value])]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or ["no output"])[-1]}
+    return {"problems": json.loads(done.stdout.splitlines()[-1])}
+
+
+def difference(default: dict[str, Any], changed: dict[str, Any]) -> float:
+    """Return the largest difference of eta over seeds, in standard errors of the default."""
+    triples = zip(default["eta"], changed["eta"], default["eta_se"], strict=True)
+    return max(((other - eta) / se for eta, other, se in triples), key=abs)
+
+
+def table(stored: dict[str, Any]) -> Table:
+    """Return the differences of eta and the times, one row per value."""
+    default = stored["defaults"]["problems"]
+    rows = [[_DEFAULT, "", *_cells(default, default)]]
+    for entry in stored["constants"]:
+        value = f"{entry['default']:g} -> {entry['value']:g}"
+        cells = (
+            [entry["error"], *[""] * (2 * len(default) - 1)] if "error" in entry else _cells(default, entry["problems"])
+        )
+        rows.append([entry["path"].removeprefix("calibayes."), value, *cells])
+    columns = [column for name in default for column in (f"{name}: eta difference / SE", "seconds")]
+    return Table(["constant", "value", *columns], rows)
+
+
+def _cells(default: dict[str, Any], changed: dict[str, Any]) -> list[str]:
+    cells = []
+    for name, result in changed.items():
+        mark = "" if result["converged"] else " (not converged)"
+        cells += [f"{difference(default[name], result):+.2f}{mark}", f"{result['seconds']:.2f}"]
+    return cells
+
+
+def measure(constants: Sequence[Constant], path: Path, console: Console) -> dict[str, Any]:
+    """Measure the defaults and every value; store after each process, and keep stored values of other constants."""
+    from calibayes._backend.versions import versions
+
+    stored: dict[str, Any] = {"machine": machine(), **versions(), "seeds": SEEDS}
+    stored["defaults"] = run_worker("", None)
+    if "error" in stored["defaults"]:
+        raise RuntimeError(f"the calibrations with default constants failed: {stored['defaults']['error']}")
+    previous = json.loads(path.read_text())["constants"] if path.exists() else []
+    selected = {constant.path for constant in constants}
+    stored["constants"] = [entry for entry in previous if entry["path"] not in selected]
+    for constant in constants:
+        for value in constant.values_to_try():
+            entry = {"path": constant.path, "default": constant.default(), "value": value}
+            stored["constants"].append(entry | run_worker(constant.path, value))
+            write_json(path, stored)
+            console.print(f"{constant.path} {value}", highlight=False)
+    order = [constant.path for constant in CONSTANTS]
+    stored["constants"].sort(key=lambda entry: order.index(entry["path"]) if entry["path"] in order else len(order))
+    write_json(path, stored)
+    return stored
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="vary only the constants whose path contains this text")
+    parser.add_argument("--out", type=Path, default=RESULTS / "sensitivity.json")
+    parser.add_argument("--print", action="store_true", help="print the stored table and run nothing")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    console = Console(width=200)
+    if options.worker:
+        path, value = json.loads(options.worker)
+        import_module("calibayes")
+        if path:
+            override(path, value)
+        print(json.dumps(dict(calibrate_problems())))
+    elif options.print:
+        console.print(table(json.loads(options.out.read_text())).rich())
+    else:
+        selected = [constant for constant in CONSTANTS if options.only in constant.path]
+        console.print(table(measure(selected, options.out, console)).rich())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""Tuning constants of the transport sampler, grouped by the module that uses them.
+
+Modules read `config.CONFIG` when they are traced, so a script can replace it before anything is compiled:
+`config.CONFIG = dataclasses.replace(config.CONFIG, fit=dataclasses.replace(config.CONFIG.fit, fair_ess=0.5))`.
+
+Effective sample sizes (ESS) are shares of the number of particles. Unless stated otherwise, a value is an
+order-of-magnitude choice on which results do not hinge; `python -m benchmarks.sensitivity` varies them.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class SizeConfig:
+    """Default numbers of particles (`sampler.py`)."""
+
+    min_particles: int = 1_000
+    """Smallest default number of particles per replicate. The Monte Carlo error of a critical level near 0.95 is then
+    0.01."""
+    particles_per_parameter: int = 40
+    """Default number of particles per parameter, if that is more. The refits estimate K (K + 1) / 2 covariances."""
+    draws_per_curve: int = 2_000
+    """Draws per replicate, over all snapshots, from which the coverage curve is computed. With fewer, the Monte Carlo
+    error of the critical levels blurs the curve."""
+
+
+@dataclass(frozen=True)
+class RefitConfig:
+    """One refit of the affine maps (`refit.py`)."""
+
+    ess_per_parameter: int = 25
+    """Effective particles per parameter that weighted moments require. With fewer, weights are flattened, or the map is
+    fitted by regression."""
+    moments_only_below: float = 0.1
+    """Use weighted moments on all replicates if the required effective particles are at most this share of all
+    particles: replicates with fewer are then rare, and the regression need not be compiled."""
+    widening: float = 0.8
+    """Relative widening of the variances of a map with one parameter. The tails of the proposal must not be lighter
+    than those of the posterior, and estimated variances are too small more often than not."""
+    widening_decay: float = 1.25
+    """The widening for K parameters is `widening / K ** widening_decay`: in many dimensions particles reach some tail
+    by chance, and widening costs effective sample size in every dimension."""
+    max_variance_ratio: float = 4.0
+    """Largest factor by which a refit by regression widens or narrows the variance in any direction."""
+    log_weight_range: float = 30.0
+    """Log-weights further below the largest are raised to this distance in the regression, which they would
+    dominate."""
+    flattening_bisections: int = 12
+    """Bisections for the exponent that flattens weights: an accuracy of 2 ** -12."""
+    max_log_weight_gap: float = 1e4
+    """Log-weights further below the largest are raised to this distance before they are flattened, so that products
+    with a small exponent stay finite."""
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """The iteration of refits on all replicates (`fitting.py`, `sampler.py`)."""
+
+    good_ess: float = 0.8
+    """ESS above which a map is good: no further refit, and no doubt about the tail of its weights."""
+    full_ess: float = 0.6
+    """ESS that all particles should have under maps that were fitted to a part of them."""
+    most_replicates: float = 0.95
+    """Share of replicates that should reach `good_ess` or `full_ess`."""
+    fair_ess: float = 0.4
+    """ESS above which a map is good enough to search for eta."""
+    half_replicates: float = 0.5
+    """Share of replicates that should reach `fair_ess`."""
+    search_evaluations: int = 2
+    """Evaluations of the risk that may be spent to reach `good_ess` during the search."""
+    search_fraction: int = 4
+    """One particle in this many is used during the search. A quarter of them locates eta to about 10%, at a quarter of
+    the cost."""
+    min_search_particles: int = 200
+    """Smallest number of particles used during the search."""
+    min_ess_ratio: float = 0.5
+    """A refit is rejected if it reduces the ESS below this multiple of the previous one. Smaller reductions are
+    accepted: choosing the larger ESS would favour weights that miss a tail."""
+    max_extra_batches: int = 5
+    """Largest number of batches of replicates that are refitted further on their own. If more replicates are poor, the
+    maps do not suit the problem and refits do not help."""
+    cheap_evaluation: int = 2**31
+    """Number of losses (observations x particles x replicates) below which an evaluation of the risk is cheap: it
+    takes about a third of a second on a processor."""
+    long_evaluation: int = 2**36
+    """Number of losses above which an evaluation of the risk takes about ten seconds on a processor. Evaluations are
+    then made one per call of a compiled program, so that a run can be interrupted between them."""
+
+
+@dataclass(frozen=True)
+class MatchingConfig:
+    """Initial populations at the learning rate that matches the sandwich covariance (`matching.py`)."""
+
+    draws_ratio: int = 4
+    """A population of initial draws has one draw for this many particles of the pool."""
+    min_initial_draws: int = 200
+    """Smallest number of initial draws in a population."""
+    initial_draws_per_parameter: int = 40
+    """Smallest number of initial draws in a population, per parameter. With fewer in many dimensions, tempering ends
+    with too little spread."""
+    max_growth: float = 16.0
+    """Largest growth of eta between two estimates of the matching learning rate: an estimate at a much smaller eta,
+    where the prior dominates, may be far too large."""
+    max_stages: int = 20
+    """Largest number of such estimates; eta grows by at most 16 ** 20 = 1e24."""
+    match_factor: float = 0.5
+    """Eta matches if it is within this factor of the estimate, on either side. The estimate is then used."""
+    close_match: float = 0.01
+    """If eta came this close to the estimate (as a ratio) and then moved away by more than `max_growth`, no better
+    match will follow, and the best is used."""
+    no_match: float = 1e-6
+    """If the best ratio is no larger, the loss does not depend on the parameters, and an error is raised."""
+
+
+@dataclass(frozen=True)
+class SubsampleConfig:
+    """Initial populations from a part of many observations (`subsample.py`)."""
+
+    min_observations: int = 2**14
+    """Smallest size of the subsample. Events with a frequency of 0.001 are then not missing from it."""
+    observations_per_parameter: int = 200
+    """Smallest size of the subsample, per parameter."""
+    max_map_fits: int = 5
+    """Largest number of refits of the map to all observations."""
+    min_population_ess: float = 0.3
+    """ESS that every population must have on all observations; otherwise the populations are tempered on all of
+    them."""
+
+
+@dataclass(frozen=True)
+class PoolConfig:
+    """The pool of draws on the data (`pool.py`, `sampler.py`)."""
+
+    eta_step: float = 2.5
+    """Pools are made at powers of this factor times the matching learning rate. A map then rescales the pool by at most
+    sqrt(2.5) in eta, well within the factor of two beyond which weights have infinite variance."""
+    max_rounds: int = 3
+    """Rounds of rejuvenation until the populations agree."""
+    max_r_hat: float = 1.02
+    """R-hat above which populations disagree. Independent populations of 1,000 draws have an R-hat of 1.0005."""
+
+
+@dataclass(frozen=True)
+class ImportanceConfig:
+    """Adaptive importance sampling of log-concave posteriors (`importance.py`)."""
+
+    df: int = 8
+    """Degrees of freedom of the Student t proposal. Even, so that its chi-squared variable is a product of uniforms."""
+    min_step_ess: float = 0.05
+    """A step of eta keeps at least this share of the effective sample size of the current draws."""
+    n_candidate_steps: int = 64
+    """Number of candidate steps of eta."""
+    log_step_ratio: float = 0.35
+    """Difference of the logarithms of two neighbouring candidate steps. The shortest is exp(-63 * 0.35) = 3e-10 of the
+    distance."""
+    min_stage_ess: float = 0.1
+    """ESS that the draws at an intermediate goal must have."""
+    min_pool_ess: float = 0.4
+    """ESS that the draws of the pool must have in every population."""
+    degenerate_stage_ess: float = 0.02
+    """ESS below which the adaptation has failed."""
+    max_adaptations: int = 80
+    """Largest number of proposals in one adaptation."""
+    max_goal_fits: int = 3
+    """Largest number of proposals at one goal."""
+    max_parameters: int = 50
+    """Largest number of parameters. Half of the draws of a Student t with 8 degrees of freedom are effective for a
+    normal posterior of 50 parameters, and fewer for more."""
+    oversampling: int = 4
+    """Draws for each draw of the pool; enough that few are chosen twice by the resampling."""
+
+
+@dataclass(frozen=True)
+class InitialEtaConfig:
+    """The first guess of eta (`initial_eta.py`)."""
+
+    grid_factor: float = 16.0
+    """The grid of learning rates extends by this factor to both sides of that of the initial draws."""
+    n_grid: int = 9
+    """Number of learning rates on the grid."""
+    n_guess_draws: int = 200
+    """Number of draws per replicate. Their error is smaller than that of the normal approximation."""
+
+
+@dataclass(frozen=True)
+class RepairConfig:
+    """Replicates with degenerate weights (`repair.py`)."""
+
+    degenerate_ess: float = 0.1
+    """ESS below which weights count as degenerate, whatever the shape of their tail."""
+    broadening: float = 4.0
+    """Tempering starts at eta divided by this factor, from maps with variances multiplied by it."""
+    many_replicates: float = 0.25
+    """Share of degenerate replicates above which a warning announces a long run."""
+
+
+@dataclass(frozen=True)
+class TransportConfig:
+    """All tuning constants of the transport sampler."""
+
+    size: SizeConfig = field(default_factory=SizeConfig)
+    refit: RefitConfig = field(default_factory=RefitConfig)
+    fit: FitConfig = field(default_factory=FitConfig)
+    matching: MatchingConfig = field(default_factory=MatchingConfig)
+    subsample: SubsampleConfig = field(default_factory=SubsampleConfig)
+    pool: PoolConfig = field(default_factory=PoolConfig)
+    importance: ImportanceConfig = field(default_factory=ImportanceConfig)
+    initial_eta: InitialEtaConfig = field(default_factory=InitialEtaConfig)
+    repair: RepairConfig = field(default_factory=RepairConfig)
+
+
+CONFIG = TransportConfig()

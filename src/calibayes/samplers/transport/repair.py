@@ -1,0 +1,89 @@
+"""Replicates whose importance weights have degenerated, and their repair by tempering.
+
+Weights are degenerate if their effective sample size is low, or if the Pareto shape of their tail is too large (Vehtari
+et al. 2024). Such a replicate is sampled by ASMC* (`calibayes.samplers.tempering`) instead, starting from its map: the
+map is broadened, the particles are weighted at a fraction of eta, and tempered to eta.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from calibayes._backend.functions import host_array
+from calibayes._backend.rng import replicate_keys, split_key
+from calibayes._core.convergence import pareto_k, pareto_k_limit
+from calibayes._core.particles import Particles, choose
+from calibayes._core.target import Target
+from calibayes.samplers.initial import temper_from_prior
+from calibayes.samplers.mixing import rejuvenate_until_mixed
+from calibayes.samplers.tempering import COARSE_SCHEDULE, init_tempering, temper_to
+from calibayes.samplers.transport import config
+from calibayes.samplers.transport.maps import AffineMaps, WhitenedPool, transport_and_weight
+
+choose_replicates = jax.jit(choose)
+
+
+def has_degenerate_weights(log_weights: Float[Array, "B M"], ess: Float[Array, " B"]) -> Bool[np.ndarray, " B"]:
+    """Return the replicates whose importance weights are degenerate.
+
+    Parameters
+    ----------
+    log_weights : array of shape (B, M)
+        Log-weights of each replicate.
+    ess : array of shape (B,)
+        Their effective sample sizes.
+    """
+    n_particles = log_weights.shape[-1]
+    # On an accelerator, computing the shapes of all tails is faster than a round trip to find those in doubt.
+    all_shapes = None if jax.default_backend() == "cpu" else pareto_k(log_weights)
+    sizes = np.asarray(ess)
+    # If the weights are nearly equal, the shape of their tail carries no information.
+    doubtful = np.flatnonzero(sizes < config.CONFIG.fit.good_ess * n_particles)
+    shapes = pareto_k(np.asarray(log_weights)[doubtful]) if all_shapes is None else all_shapes[doubtful]
+    degenerate = sizes < config.CONFIG.repair.degenerate_ess * n_particles
+    degenerate[doubtful] |= shapes > pareto_k_limit(n_particles)
+    return degenerate
+
+
+def sample_by_tempering(
+    key: PRNGKeyArray, target: Target, pool: WhitenedPool, maps: AffineMaps, eta: float
+) -> tuple[Particles, Bool[np.ndarray, " R"]]:
+    """Sample a batch of replicates by tempering from their broadened maps.
+
+    Where even the broadened map has degenerate weights, temper from the prior instead, if it can be sampled.
+
+    Parameters
+    ----------
+    key : PRNGKeyArray
+        Random key.
+    target : Target
+        The posteriors of the batch.
+    pool : WhitenedPool
+        The pool.
+    maps : AffineMaps
+        The maps of the batch.
+    eta : float
+        The learning rate.
+
+    Returns
+    -------
+    particles : Particles
+        Equally weighted particles.
+    mixed : array of bool, shape (R,)
+        Replicates that have mixed.
+    """
+    constants = config.CONFIG.repair
+    temper_key, mix_key, prior_key = split_key(key, 3)
+    first_eta = eta / constants.broadening
+    broad_maps = maps.scaled(host_array(constants.broadening))
+    broad, sizes = transport_and_weight(target, pool, broad_maps, host_array(first_eta))
+    n_particles = broad.risk.shape[-1]
+    state = init_tempering(COARSE_SCHEDULE.kernel, broad, host_array(first_eta))
+    particles = temper_to(replicate_keys(temper_key, target.n_replicates), target, state, eta).particles
+    degenerate = np.asarray(sizes) < constants.degenerate_ess * n_particles
+    if degenerate.any() and hasattr(target.prior, "sample"):
+        from_prior = temper_from_prior(prior_key, target, eta, n_particles).particles
+        particles = choose_replicates(jnp.asarray(degenerate), from_prior, particles)
+    state, mixed = rejuvenate_until_mixed(mix_key, target, particles, eta, min_moves=0)
+    return state.particles, np.asarray(mixed)

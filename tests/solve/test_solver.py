@@ -1,0 +1,475 @@
+"""The solver, with a sampler whose coverage is known exactly at every learning rate."""
+
+import math
+import time
+from dataclasses import dataclass, replace
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+from exact_sampler import CALLS, ExactSampler, make_location_problem, make_location_target
+
+import calibayes as cb
+from calibayes.solve import problem as problem_module
+from calibayes.solve.checkpoint import Checkpoint
+from calibayes.solve.problem import CoverageProblem
+from calibayes.solve.progress import Progress
+from calibayes.solve.search import Observation, Request, Search, SearchState
+from calibayes.solve.solver import Solver
+from exact import gaussian_location_coverage, gaussian_location_etas
+
+LEVEL = 0.9
+OBSERVATIONS: list[Observation] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_calls_yet():
+    CALLS.clear()
+    OBSERVATIONS.clear()
+
+
+@pytest.fixture(scope="module")
+def exact_etas():
+    """The interval of learning rates at which coverage is exactly the level."""
+    _, (_, y), counts = make_location_problem()
+    return gaussian_location_etas(y, counts, LEVEL)
+
+
+def exact_coverage(eta):
+    _, (_, y), counts = make_location_problem()
+    return gaussian_location_coverage(y, counts, eta, LEVEL)
+
+
+def make_problem(**options):
+    sampler = ExactSampler.of_problem(**options)
+    return CoverageProblem(
+        make_location_target(), sampler, cb.regions.Interval(0), LEVEL, "mean", jax.random.key(0)
+    )
+
+
+def make_solver(rule, tolerance=0.011, max_iterations=50, progress=None):
+    return Solver(rule, tolerance, max_iterations, Checkpoint(), progress or Progress(), time.perf_counter())
+
+
+def solve(rule, eta=1.0, *, tolerance=0.011, max_iterations=50, **options):
+    return make_solver(rule, tolerance, max_iterations).solve(make_problem(**options), eta)
+
+
+def codes(iterate):
+    return [finding.code for finding in iterate.diagnostics]
+
+
+def raise_interrupt_at_call(monkeypatch, owner, name, number):
+    """Make the given call of a function raise KeyboardInterrupt before it does anything."""
+    function, calls = getattr(owner, name), []
+
+    def interrupted(*args, **options):
+        calls.append(name)
+        if len(calls) == number:
+            raise KeyboardInterrupt
+        return function(*args, **options)
+
+    monkeypatch.setattr(owner, name, interrupted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptState(SearchState):
+    position: int = 0
+
+
+class Script(Search[ScriptState]):
+    """Visit given learning rates with given requests, then end with a status."""
+
+    requests: tuple[tuple[float, Request], ...] = eqx.field(static=True)
+    status: cb.Status = eqx.field(static=True, default=cb.Status.CONVERGED)
+
+    def init(self, eta):
+        return ScriptState(eta=eta, request=self.requests[0][1])
+
+    def step(self, state, observation):
+        OBSERVATIONS.append(observation)
+        position = state.position + 1
+        if position == len(self.requests):
+            return replace(state, status=self.status)
+        eta, request = self.requests[position]
+        return replace(state, eta=eta, request=request, position=position)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BisectionState(SearchState):
+    low: float
+    high: float
+
+
+class Bisection(Search[BisectionState]):
+    """A third-party rule: halve an interval of log eta until coverage is within the tolerance."""
+
+    low: float = eqx.field(static=True, default=0.01)
+    high: float = eqx.field(static=True, default=100.0)
+
+    def init(self, eta):
+        return BisectionState(eta=eta, low=self.low, high=self.high)
+
+    def step(self, state, observation):
+        if abs(observation.coverage - observation.level) < observation.tolerance:
+            return replace(state, status=cb.Status.CONVERGED)
+        covers = observation.coverage > observation.level
+        low, high = (state.eta, state.high) if covers else (state.low, state.eta)
+        return replace(state, low=low, high=high, eta=math.sqrt(low * high))
+
+
+# The known answer
+
+
+@pytest.mark.parametrize("eta", [0.05, 1.0, 40.0])
+@pytest.mark.parametrize("cheap", [True, False])
+@pytest.mark.parametrize("excess", [1.0, 1.1])
+def test_bracket_converges_to_the_exact_answer(exact_etas, eta, cheap, excess):
+    """Coverage has steps of 1/100, and 1,000 quantiles place a critical eta to 1% (0.001 in level over a slope of 0.1).
+
+    A sampler that needs refinement (`excess`) gives the same answer.
+    """
+    solution = solve(cb.Bracket(), eta, cheap=cheap, excess=excess)
+    iterate = solution.iterate
+    assert iterate.status is cb.Status.CONVERGED
+    assert not iterate.diagnostics
+    low, high = exact_etas
+    assert 0.98 * low < iterate.eta < 1.02 * high
+    assert abs(iterate.coverage - LEVEL) < 0.011
+    assert abs(math.log(iterate.eta / iterate.sampled_eta)) <= 0.2
+    assert 0 < iterate.eta_se < 0.5 * iterate.eta
+    assert solution.trace[0].eta == eta
+
+
+@pytest.mark.parametrize("refine", [True, False])
+@pytest.mark.parametrize("excess", [1.0, 1.01])
+def test_robbins_monro_converges_to_the_exact_answer(exact_etas, refine, excess):
+    solution = solve(cb.RobbinsMonro(gain=3.0, refine=refine), 0.3, excess=excess)
+    iterate = solution.iterate
+    assert iterate.status is cb.Status.CONVERGED
+    assert not iterate.diagnostics
+    assert abs(exact_coverage(iterate.eta) - LEVEL) < 0.011 + 0.01
+    if refine:
+        low, high = exact_etas
+        assert 0.98 * low < iterate.eta < 1.02 * high
+    else:
+        # The reported learning rate is one that the search visited, and its curve is around it.
+        assert iterate.eta == iterate.sampled_eta == solution.trace[-1].eta
+        assert iterate.curve is not None
+        assert len(iterate.curve.etas)
+
+
+@pytest.mark.parametrize("search", [cb.Bracket(), cb.RobbinsMonro(gain=3.0)], ids=["bracket", "robbins-monro"])
+def test_solution_describes_the_exact_posterior(search):
+    iterate = solve(search, 1.5).iterate
+    _, (_, y), _ = make_location_problem()
+    assert float(iterate.point[0]) == pytest.approx(y.mean(), abs=1e-5)
+    weights = np.asarray(iterate.particles.weights[0], np.float64)
+    theta = np.asarray(iterate.particles.theta[0, 0], np.float64)
+    sd = np.sqrt(weights @ (theta - weights @ theta) ** 2)
+    assert sd == pytest.approx((iterate.eta * len(y)) ** -0.5, rel=0.02)
+
+
+# Requests and their order
+
+
+@pytest.mark.parametrize(
+    ("request_", "refined", "has_curve"),
+    [
+        (Request.COVERAGE, False, False),
+        (Request.REFINED_COVERAGE, True, False),
+        (Request.ROUGH_CURVE, False, True),
+        (Request.CURVE, True, True),
+    ],
+)
+def test_observation_answers_the_request(request_, refined, has_curve):
+    solution = solve(Script(((0.8, request_),)), 0.8, excess=1.3)
+    (observation,) = OBSERVATIONS
+    assert (observation.eta, observation.level, observation.tolerance) == (0.8, LEVEL, 0.011)
+    assert observation.refined is refined
+    assert math.isnan(observation.crossing) is not has_curve
+    assert math.isnan(observation.half_width) is not has_curve
+    # Unrefined particles are 1.3 times too wide, as they would be at a smaller learning rate.
+    assert observation.coverage == pytest.approx(exact_coverage(0.8 if refined else 0.8 / 1.3**2), abs=0.011)
+    if has_curve:
+        assert 0.1 < observation.half_width <= 0.6
+    assert solution.iterate.refined is refined
+    assert ("refine" in CALLS) is refined
+
+
+@pytest.mark.parametrize("cheap", [True, False])
+def test_cheapest_curve_is_a_full_one_if_refinement_is_cheap(cheap):
+    solution = solve(Script(((0.8, Request.CHEAPEST_CURVE),)), 0.8, excess=1.3, cheap=cheap)
+    (observation,) = OBSERVATIONS
+    assert observation.refined is cheap
+    assert len(solution.iterate.curve.etas) == (15 if cheap else 7)
+    assert len(solution.trace) == 1
+
+
+def test_sampler_is_asked_in_the_documented_order():
+    solve(Script(((0.8, Request.COVERAGE), (0.9, Request.ROUGH_CURVE), (0.9, Request.CURVE))), 0.8, excess=1.3)
+    assert CALLS == ["draw_initial", "init", "info", "move", "info", "refine", "info"]
+
+
+def test_sampler_proposes_the_first_learning_rate_by_default():
+    solution = solve(Script(((2.0, Request.COVERAGE),)), None)
+    assert CALLS == ["draw_initial", "initial_eta", "init", "info"]
+    assert solution.trace[0].eta == 2.0
+
+
+def test_trace_has_one_record_per_evaluation():
+    """Curves add none; refinement adds one only if it changed the state."""
+    requests = (
+        (0.8, Request.COVERAGE),
+        (0.8, Request.ROUGH_CURVE),
+        (0.9, Request.COVERAGE),
+        (0.9, Request.REFINED_COVERAGE),
+        (0.9, Request.CURVE),
+    )
+    for excess, etas in ((1.3, [0.8, 0.9, 0.9]), (1.0, [0.8, 0.9])):
+        trace = solve(Script(requests), 0.8, excess=excess).trace
+        assert [record.eta for record in trace] == etas
+        assert [record.iteration for record in trace] == list(range(1, len(etas) + 1))
+        assert (np.diff([record.seconds for record in trace]) > 0).all()
+        assert trace[0].ess == trace[0].ess_min == 1000
+        assert trace[0].intervals.shape == (1, 2)
+
+
+def test_bracket_requests_rough_curves_first_and_a_full_curve_at_the_end():
+    solve(cb.Bracket(), 20.0, excess=1.1)
+    assert CALLS[:4] == ["draw_initial", "init", "refine_is_cheap", "info"]
+    assert CALLS[-2:] == ["refine", "info"]
+    assert CALLS.count("refine_is_cheap") == 1
+    moves = CALLS.count("move")
+    assert 1 <= moves <= 5
+    assert CALLS.count("info") == moves + 1 + CALLS.count("refine")
+
+
+# How a search ends without an answer
+
+
+def test_iteration_limit_returns_the_best_iterate():
+    """Coverage is 1, then too small, then smaller still: the second learning rate is the best of the three."""
+    script = tuple((eta, Request.COVERAGE) for eta in (0.01, 2.0, 30.0, 50.0))
+    solution = solve(Script(script), 0.01, max_iterations=3)
+    assert [record.eta for record in solution.trace] == [0.01, 2.0, 30.0]
+    assert solution.iterate.status is cb.Status.MAX_ITERATIONS
+    assert solution.iterate.eta == 2.0
+    assert solution.iterate.coverage == solution.trace[1].coverage
+    (finding,) = solution.iterate.diagnostics
+    assert (finding.code, finding.severity) == (cb.Code.MAX_ITERATIONS, cb.Severity.ERROR)
+    assert "after 3 iterations" in finding.message
+    assert len(solution.iterate.curve.etas) == 15
+
+
+def test_iteration_limit_counts_learning_rates_and_not_requests():
+    requests = ((0.8, Request.COVERAGE), (0.8, Request.REFINED_COVERAGE), (0.8, Request.CURVE))
+    assert solve(Script(requests), 0.8, max_iterations=1).iterate.status is cb.Status.CONVERGED
+    moving = (*requests, (0.9, Request.COVERAGE))
+    assert solve(Script(moving), 0.8, max_iterations=1).iterate.status is cb.Status.MAX_ITERATIONS
+    assert solve(Script(moving), 0.8, max_iterations=2).iterate.status is cb.Status.CONVERGED
+
+
+def test_best_iterate_at_the_limit_is_refined():
+    script = tuple((eta, Request.COVERAGE) for eta in (2.0, 30.0, 50.0))
+    solution = solve(Script(script), 2.0, max_iterations=2, excess=1.1)
+    assert solution.iterate.eta == 2.0
+    assert solution.iterate.refined
+    assert [record.eta for record in solution.trace] == [2.0, 30.0, 2.0]
+    assert solution.iterate.coverage == pytest.approx(exact_coverage(2.0), abs=0.011)
+
+
+@pytest.mark.parametrize(("eta", "direction"), [(1e-3, "larger"), (1e3, "smaller")])
+def test_one_sided_stochastic_search_states_the_direction(eta, direction):
+    iterate = solve(cb.RobbinsMonro(gain=0.1), eta, max_iterations=3).iterate
+    (finding,) = iterate.diagnostics
+    assert finding.code is cb.Code.MAX_ITERATIONS
+    assert f"Eta must be {direction} still" in finding.message
+    assert "eta_init" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("scale", "coverage", "words"),
+    [(50.0, 1.0, "still cover more than 0.9"), (1e-3, 0.0, "up covers at 0.9: the largest coverage is")],
+    ids=["sets too large", "sets too small"],
+)
+def test_no_crossing_is_reported_in_both_directions(scale, coverage, words):
+    """The sets of this sampler have the same size at every learning rate."""
+    solution = solve(cb.Bracket(), 1.0, scale=scale, exponent=0.0)
+    iterate = solution.iterate
+    assert iterate.status is cb.Status.NO_CROSSING
+    (finding,) = iterate.diagnostics
+    assert (finding.code, finding.severity) == (cb.Code.NO_CROSSING, cb.Severity.ERROR)
+    assert words in finding.message
+    assert iterate.coverage == pytest.approx(coverage, abs=0.05)
+    etas = [record.eta for record in solution.trace]
+    assert 1e3 < max(etas[-1] / etas[0], etas[0] / etas[-1]) < 1e5
+    assert np.isfinite(iterate.curve.critical_levels).all()
+
+
+@pytest.mark.parametrize(
+    ("etas", "words"),
+    [((0.5, 50.0), "does not decrease steadily"), ((50.0, 0.01), "still cover more than 0.9")],
+)
+def test_no_crossing_describes_the_visited_learning_rates(etas, words):
+    rule = Script(tuple((eta, Request.COVERAGE) for eta in etas), cb.Status.NO_CROSSING)
+    iterate = solve(rule, etas[0]).iterate
+    (finding,) = iterate.diagnostics
+    assert finding.code is cb.Code.NO_CROSSING
+    assert words in finding.message
+
+
+def test_unreachable_learning_rate_ends_with_the_best_iterate():
+    solution = solve(cb.RobbinsMonro(gain=3.0), 0.3, max_eta=0.6)
+    iterate = solution.iterate
+    assert iterate.status is cb.Status.NOT_REACHED
+    (finding,) = iterate.diagnostics
+    assert (finding.code, finding.severity) == (cb.Code.NOT_REACHED, cb.Severity.ERROR)
+    assert iterate.eta <= 0.6
+    assert iterate.eta == min(solution.trace, key=lambda record: abs(record.coverage - LEVEL)).eta
+    assert all(record.eta <= 0.6 for record in solution.trace)
+
+
+def test_unreachable_first_learning_rate_raises():
+    with pytest.raises(RuntimeError, match=r"101 replicates did not reach eta = 0\.3"):
+        solve(cb.Bracket(), 0.3, max_eta=0.1)
+
+
+def test_diagnostics_of_severity_error_make_the_answer_unreliable():
+    """More than a quarter of 1 - level: 3 of 100 replicates at level 0.9."""
+    many = solve(cb.Bracket(), 1.0, n_unmixed=3).iterate
+    assert many.status is cb.Status.UNRELIABLE
+    assert [(d.code, d.severity, d.count) for d in many.diagnostics] == [
+        (cb.Code.NOT_MIXED, cb.Severity.ERROR, 3)
+    ]
+    few = solve(cb.Bracket(), 1.0, n_unmixed=2).iterate
+    assert few.status is cb.Status.CONVERGED
+    assert [(d.code, d.severity, d.count) for d in few.diagnostics] == [
+        (cb.Code.NOT_MIXED, cb.Severity.WARNING, 2)
+    ]
+    assert few.eta == many.eta
+
+
+def test_unknown_standard_error_is_reported(monkeypatch):
+    monkeypatch.setattr("calibayes._core.curve.Curve.eta_se", lambda self, level=None: math.inf)
+    iterate = solve(cb.Bracket(), 1.0).iterate
+    assert iterate.status is cb.Status.CONVERGED
+    assert [(d.code, d.severity) for d in iterate.diagnostics] == [
+        (cb.Code.ETA_SE_UNKNOWN, cb.Severity.WARNING)
+    ]
+
+
+# Interrupts
+
+
+INTERRUPTIONS = [
+    (cb.Bracket(), ExactSampler, "refine", 1),
+    (cb.Bracket(), ExactSampler, "move", 1),
+    (cb.Bracket(), ExactSampler, "move", 2),
+    (cb.Bracket(), problem_module, "local_curve", 1),
+    (cb.Bracket(), problem_module, "local_curve", 2),
+    (cb.Bracket(), CoverageProblem, "at_crossing", 1),
+    (cb.RobbinsMonro(gain=3.0), ExactSampler, "move", 2),
+    (cb.RobbinsMonro(gain=3.0), ExactSampler, "refine", 1),
+    (cb.RobbinsMonro(gain=3.0), problem_module, "local_curve", 1),
+    (cb.RobbinsMonro(gain=3.0, refine=False), problem_module, "local_curve", 1),
+]
+
+
+@pytest.mark.parametrize("cheap", [True, False])
+@pytest.mark.parametrize(
+    ("rule", "owner", "name", "number"),
+    INTERRUPTIONS,
+    ids=[f"{type(rule).__name__}-{name}-{number}" for rule, _, name, number in INTERRUPTIONS],
+)
+def test_interrupted_search_returns_the_best_iterate(monkeypatch, rule, owner, name, number, cheap):
+    raise_interrupt_at_call(monkeypatch, owner, name, number)
+    solution = solve(rule, 0.02, excess=1.01, cheap=cheap)
+    iterate = solution.iterate
+    assert iterate.status is cb.Status.INTERRUPTED
+    assert not iterate.diagnostics
+    errors = [abs(record.coverage - LEVEL) for record in solution.trace]
+    assert abs(iterate.coverage - LEVEL) == min(errors)
+    assert iterate.eta in [record.eta for record in solution.trace]
+    assert iterate.curve is not None
+    assert np.isfinite(np.asarray(iterate.particles.theta)).all()
+
+
+@pytest.mark.parametrize("name", ["draw_initial", "initial_eta", "init", "info"])
+def test_interrupt_before_the_first_evaluation_raises(monkeypatch, name):
+    raise_interrupt_at_call(monkeypatch, ExactSampler, name, 1)
+    with pytest.raises(KeyboardInterrupt):
+        solve(cb.Bracket(), None)
+
+
+def test_interrupted_first_refinement_returns_the_unrefined_iterate(monkeypatch):
+    """The refinement comes before the first evaluation if it is cheap: the state before it is then evaluated."""
+    raise_interrupt_at_call(monkeypatch, ExactSampler, "refine", 1)
+    solution = solve(cb.Bracket(), 0.7, excess=1.1, cheap=True)
+    assert solution.iterate.status is cb.Status.INTERRUPTED
+    assert solution.iterate.eta == 0.7
+    assert not solution.iterate.refined
+    assert [record.eta for record in solution.trace] == [0.7]
+
+
+# Rules of third parties
+
+
+def test_third_party_search_rule_converges():
+    solution = solve(Bisection(), 1.0)
+    iterate = solution.iterate
+    assert iterate.status is cb.Status.CONVERGED
+    assert abs(iterate.coverage - LEVEL) < 0.011
+    assert iterate.eta == iterate.sampled_eta == solution.trace[-1].eta
+    assert abs(exact_coverage(iterate.eta) - LEVEL) < 0.011 + 0.01
+    assert 0 < iterate.eta_se < math.inf
+
+
+def test_third_party_search_rule_and_sampler_work_with_calibrate():
+    model, data, counts = make_location_problem()
+    result = cb.calibrate(
+        model,
+        data,
+        level=LEVEL,
+        region=cb.regions.Interval(0),
+        sampler=ExactSampler.of_problem(),
+        search=Bisection(),
+        bootstrap=counts,
+        tolerance=0.011,
+        progress=False,
+    )
+    assert result.status is cb.Status.CONVERGED
+    assert abs(exact_coverage(result.eta) - LEVEL) < 0.011 + 0.01
+    assert result.draws.mean() == pytest.approx(data[1].mean(), abs=0.05)
+
+
+# Progress
+
+
+def test_progress_is_reported():
+    events = []
+
+    class Recorder(Progress):
+        def phase(self, name):
+            events.append(name)
+
+        def share(self, done):
+            events.append(done)
+
+        def iteration(self, number, eta, coverage, ess):
+            events.append((number, eta))
+
+    requests = ((0.8, Request.COVERAGE), (0.9, Request.CURVE))
+    make_solver(Script(requests), progress=Recorder()).solve(make_problem(excess=1.1), 0.8)
+    assert events == [
+        "initial draws on the data",
+        "bootstrap replicates",
+        (1, 0.8),
+        "to eta 0.9",
+        1.0,
+        "refinement of the particles",
+        1.0,
+        (2, 0.9),
+        "coverage curve",
+    ]

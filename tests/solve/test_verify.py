@@ -1,0 +1,299 @@
+"""The audit of an answer and the fallback sampler: statuses, diagnostics and what is reported in each case."""
+
+import time
+
+import jax
+import numpy as np
+import pytest
+from exact_sampler import B, CALLS, ExactSampler, make_location_problem, make_location_target
+from targets import Flat
+
+import calibayes as cb
+from calibayes._core.target import make_target
+from calibayes.samplers.audit import Audit
+from calibayes.solve import verify as verify_module
+from calibayes.solve.checkpoint import Checkpoint
+from calibayes.solve.problem import CoverageProblem
+from calibayes.solve.progress import Progress
+from calibayes.solve.solver import Solver
+from calibayes.solve.verify import verify
+from exact import gaussian_location_etas
+
+LEVEL = 0.9
+ERROR, WARNING = cb.Severity.ERROR, cb.Severity.WARNING
+WRONG = 1.5
+"""Factor on the standard deviation of a sampler that is wrong: its answer is 2.25 times the exact one."""
+
+
+@pytest.fixture(autouse=True)
+def _no_calls_yet():
+    CALLS.clear()
+
+
+@pytest.fixture(scope="module")
+def exact_etas():
+    _, (_, y), counts = make_location_problem()
+    return gaussian_location_etas(y, counts, LEVEL)
+
+
+@pytest.fixture
+def audits(monkeypatch):
+    """Replace the audit by outcomes of the test's choice (True: failed), and return the learning rates audited."""
+
+    class Audits:
+        outcomes = []
+        etas = []
+
+        def run(self, key, target, particles, eta, region, point):
+            self.etas.append(eta)
+            outcome = self.outcomes[len(self.etas) - 1]
+            if isinstance(outcome, BaseException):
+                raise outcome
+            levels = np.full(20, 0.5)
+            return Audit(np.arange(20), levels, np.stack([levels, levels + 0.25]), outcome)
+
+    audits = Audits()
+    audits.outcomes, audits.etas = [], []
+    monkeypatch.setattr(verify_module, "audit", audits.run)
+    return audits
+
+
+def run(sampler, *, eta=1.0, target=None, max_iterations=50, rule=None):
+    problem = CoverageProblem(
+        target or make_location_target(), sampler, cb.regions.Interval(0), LEVEL, "mean", jax.random.key(0)
+    )
+    solver = Solver(rule or cb.Bracket(), 0.011, max_iterations, Checkpoint(), Progress(), time.perf_counter())
+    return verify(solver, solver.solve(problem, eta))
+
+
+def audited(**options):
+    return ExactSampler.of_problem(is_audited=True, **options)
+
+
+def findings(verified):
+    return [(finding.code, finding.severity) for finding in verified.solution.iterate.diagnostics]
+
+
+def test_samplers_are_not_audited_by_default(audits):
+    verified = run(ExactSampler.of_problem())
+    assert verified.solution.iterate.status is cb.Status.CONVERGED
+    assert (verified.audited, verified.fell_back) == (False, False)
+    assert not audits.etas
+
+
+def test_passed_audit_changes_nothing(audits):
+    audits.outcomes = [False]
+    verified = run(audited(replacement=ExactSampler.of_problem()))
+    iterate = verified.solution.iterate
+    assert iterate.status is cb.Status.CONVERGED
+    assert not iterate.diagnostics
+    assert (verified.audited, verified.fell_back) == (True, False)
+    # The audit compares particles, which are at the sampled learning rate.
+    assert audits.etas == [iterate.sampled_eta]
+    assert "fallback" not in CALLS
+
+
+def test_failed_audit_is_followed_by_the_fallback(audits, exact_etas):
+    """The first sampler is wrong, and the fallback right: the answer is the fallback's."""
+    audits.outcomes = [True, False]
+    wrong = audited(scale=WRONG, replacement=ExactSampler.of_problem())
+    verified = run(wrong)
+    iterate = verified.solution.iterate
+    assert iterate.status is cb.Status.CONVERGED
+    low, high = exact_etas
+    assert 0.98 * low < iterate.eta < 1.02 * high
+    # The failure of the first sampler does not make the answer of the second one unreliable.
+    assert findings(verified) == [(cb.Code.AUDIT_FAILED, WARNING), (cb.Code.FALLBACK, WARNING)]
+    assert "ExactSampler" in iterate.diagnostics[-1].message
+    assert (verified.audited, verified.fell_back) == (True, True)
+    assert verified.solution.problem.sampler.scale == 1.0
+    # The fallback starts at the learning rate that was audited, and its trace follows the first one.
+    first_eta, second_eta = audits.etas
+    etas = [record.eta for record in verified.solution.trace]
+    assert etas.count(first_eta) >= 2
+    assert second_eta == iterate.sampled_eta
+    assert [record.iteration for record in verified.solution.trace] == list(range(1, len(etas) + 1))
+
+
+def test_failed_audit_without_a_fallback_is_unreliable(audits):
+    audits.outcomes = [True]
+    verified = run(audited())
+    assert verified.solution.iterate.status is cb.Status.UNRELIABLE
+    assert findings(verified) == [(cb.Code.AUDIT_FAILED, ERROR)]
+    assert (verified.audited, verified.fell_back) == (True, False)
+
+
+def test_fallback_that_fails_the_audit_too_is_unreliable(audits):
+    audits.outcomes = [True, True]
+    verified = run(audited(replacement=ExactSampler.of_problem()))
+    assert verified.solution.iterate.status is cb.Status.UNRELIABLE
+    expected = [(cb.Code.AUDIT_FAILED, WARNING), (cb.Code.FALLBACK, WARNING), (cb.Code.AUDIT_FAILED, ERROR)]
+    assert findings(verified) == expected
+    assert verified.fell_back
+
+
+@pytest.mark.parametrize("error", [ValueError("no prior"), RuntimeError("too far")])
+def test_fallback_that_raises_leaves_the_first_answer(audits, monkeypatch, error):
+    audits.outcomes = [True]
+
+    class Broken(ExactSampler):
+        def init(self, key, target, initial, eta):
+            raise error
+
+    verified = run(audited(scale=WRONG, replacement=Broken.of_problem()))
+    assert verified.solution.iterate.status is cb.Status.UNRELIABLE
+    assert findings(verified) == [(cb.Code.AUDIT_FAILED, ERROR), (cb.Code.FALLBACK_FAILED, ERROR)]
+    assert str(error) in verified.solution.iterate.diagnostics[-1].message
+    assert (verified.audited, verified.fell_back) == (True, False)
+    assert verified.solution.problem.sampler.scale == WRONG
+
+
+def test_fallback_without_an_answer_keeps_its_status(audits):
+    """The fallback's sets have the same size at every learning rate."""
+    audits.outcomes = [True]
+    verified = run(audited(replacement=ExactSampler.of_problem(scale=50.0, exponent=0.0)))
+    assert verified.solution.iterate.status is cb.Status.NO_CROSSING
+    expected = [(cb.Code.AUDIT_FAILED, WARNING), (cb.Code.NO_CROSSING, ERROR), (cb.Code.FALLBACK, WARNING)]
+    assert findings(verified) == expected
+    assert verified.fell_back
+    assert len(audits.etas) == 1
+
+
+def test_search_without_an_answer_is_followed_by_the_fallback(audits, exact_etas):
+    """There is nothing to audit; the fallback starts at the learning rate of the initial draws."""
+    audits.outcomes = [False]
+    verified = run(audited(scale=50.0, exponent=0.0, replacement=ExactSampler.of_problem()), eta=1.3)
+    iterate = verified.solution.iterate
+    assert iterate.status is cb.Status.CONVERGED
+    low, high = exact_etas
+    assert 0.98 * low < iterate.eta < 1.02 * high
+    assert findings(verified) == [(cb.Code.NO_CROSSING, WARNING), (cb.Code.FALLBACK, WARNING)]
+    assert [record.eta for record in verified.solution.trace].count(1.3) == 2
+    assert verified.fell_back
+
+
+def test_unreliable_particles_are_followed_by_the_fallback(audits):
+    audits.outcomes = [False]
+    verified = run(audited(n_unmixed=B // 2, replacement=ExactSampler.of_problem()))
+    assert verified.solution.iterate.status is cb.Status.CONVERGED
+    assert findings(verified) == [(cb.Code.NOT_MIXED, WARNING), (cb.Code.FALLBACK, WARNING)]
+
+
+def test_search_at_its_limit_is_not_audited(audits):
+    verified = run(audited(replacement=ExactSampler.of_problem()), eta=1e-3, max_iterations=1)
+    assert verified.solution.iterate.status is cb.Status.MAX_ITERATIONS
+    assert (verified.audited, verified.fell_back) == (False, False)
+    assert not audits.etas
+
+
+def test_interrupted_search_is_not_audited(audits, monkeypatch):
+    def interrupted(self, target, state, eta, on_step):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ExactSampler, "move", interrupted)
+    verified = run(audited(replacement=ExactSampler.of_problem()), eta=1e-3)
+    assert verified.solution.iterate.status is cb.Status.INTERRUPTED
+    assert not verified.audited
+    assert not audits.etas
+
+
+@pytest.mark.parametrize("error", [ValueError("the prior is wrong"), RuntimeError("the prior is wrong")])
+def test_audit_that_raises_is_reported(audits, error):
+    audits.outcomes = [error]
+    verified = run(audited(replacement=ExactSampler.of_problem()))
+    assert verified.solution.iterate.status is cb.Status.CONVERGED
+    assert findings(verified) == [(cb.Code.NOT_AUDITED, WARNING)]
+    assert "the prior is wrong" in verified.solution.iterate.diagnostics[0].message
+    assert (verified.audited, verified.fell_back) == (False, False)
+
+
+def test_prior_that_cannot_be_sampled_is_reported(audits):
+    class Unsampled:
+        def log_prob(self, theta):
+            return Flat().log_prob(theta)
+
+    _, data, counts = make_location_problem()
+    target = make_target(cb.GibbsModel(cb.losses.Squared(), Unsampled()), data, counts, 1)
+    verified = run(audited(replacement=ExactSampler.of_problem()), target=target)
+    assert verified.solution.iterate.status is cb.Status.CONVERGED
+    assert findings(verified) == [(cb.Code.NOT_AUDITED, WARNING)]
+    assert not verified.audited
+    assert not audits.etas
+
+
+def test_interrupted_audit_keeps_the_answer(audits):
+    audits.outcomes = [KeyboardInterrupt()]
+    verified = run(audited(replacement=ExactSampler.of_problem()))
+    iterate = verified.solution.iterate
+    assert iterate.status is cb.Status.INTERRUPTED
+    assert findings(verified) == [(cb.Code.NOT_AUDITED, WARNING)]
+    assert abs(iterate.coverage - LEVEL) < 0.011
+    assert 0 < iterate.eta_se < np.inf
+    assert (verified.audited, verified.fell_back) == (False, False)
+
+
+def test_interrupt_before_the_fallback_has_particles_keeps_the_first_answer(audits):
+    audits.outcomes = [True]
+
+    class Interrupted(ExactSampler):
+        def init(self, key, target, initial, eta):
+            raise KeyboardInterrupt
+
+    verified = run(audited(scale=WRONG, replacement=Interrupted.of_problem()))
+    assert verified.solution.iterate.status is cb.Status.INTERRUPTED
+    assert findings(verified) == [(cb.Code.AUDIT_FAILED, ERROR), (cb.Code.FALLBACK_FAILED, ERROR)]
+    assert verified.solution.problem.sampler.scale == WRONG
+
+
+def test_interrupted_fallback_returns_its_best_iterate(audits):
+    audits.outcomes = [True]
+
+    class Interrupted(ExactSampler):
+        def refine(self, target, state, on_step):
+            raise KeyboardInterrupt
+
+    verified = run(audited(scale=WRONG, replacement=Interrupted.of_problem()))
+    assert verified.solution.iterate.status is cb.Status.INTERRUPTED
+    assert findings(verified) == [(cb.Code.AUDIT_FAILED, WARNING), (cb.Code.FALLBACK, WARNING)]
+    assert verified.solution.problem.sampler.scale == 1.0
+    assert len(audits.etas) == 1
+
+
+def test_result_states_audit_and_fallback(audits):
+    """`repaired_replicates` are all replicates, and the settings name the audited region and the final sampler."""
+    model, data, counts = make_location_problem()
+    options = {"level": LEVEL, "region": cb.regions.Interval(0), "bootstrap": counts, "progress": False}
+    audits.outcomes = [False]
+    passed = cb.calibrate(model, data, sampler=audited(), search=cb.Bracket(), **options)
+    assert passed.settings["audited"] == passed.region.name
+    assert not len(passed.repaired_replicates)
+    audits.etas.clear()
+    audits.outcomes = [True, False]
+    wrong = audited(scale=WRONG, replacement=ExactSampler.of_problem())
+    with pytest.warns(cb.CalibrationWarning, match="Therefore every replicate was sampled by ExactSampler"):
+        replaced = cb.calibrate(model, data, sampler=wrong, search=cb.Bracket(), **options)
+    assert replaced.converged
+    assert replaced.repaired_replicates.tolist() == list(range(B))
+    assert replaced.settings["sampler"].scale == 1.0
+    # Findings about the sampler hold for other questions too.
+    with pytest.warns(cb.CalibrationWarning):
+        requeried = replaced.at(level=0.8)
+    assert [d.code for d in requeried.diagnostics] == [cb.Code.AUDIT_FAILED, cb.Code.FALLBACK]
+    assert requeried.converged
+
+
+def test_unreliable_answer_makes_all_further_answers_unreliable(audits):
+    model, data, counts = make_location_problem()
+    audits.outcomes = [True]
+    options = {"level": LEVEL, "region": cb.regions.Interval(0), "bootstrap": counts, "progress": False}
+    with pytest.warns(cb.NotConvergedWarning):
+        result = cb.calibrate(model, data, sampler=audited(), search=cb.Bracket(), **options)
+    assert result.status is cb.Status.UNRELIABLE
+    with pytest.warns(cb.NotConvergedWarning):
+        requeried = result.at(level=0.8)
+    assert requeried.status is cb.Status.UNRELIABLE
+    assert [(d.code, d.severity) for d in requeried.diagnostics] == [(cb.Code.AUDIT_FAILED, ERROR)]
+    with pytest.warns(cb.NotConvergedWarning):
+        intervals = result.intervals()
+    assert intervals.status == [cb.Status.UNRELIABLE]
+    assert [d.code for d in intervals.diagnostics[0]] == [cb.Code.AUDIT_FAILED]
