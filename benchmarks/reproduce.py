@@ -58,8 +58,8 @@ def make_environment(python: str, folder: Path, constraints: Path) -> str:
     dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     subprocess.run([python, "-m", "venv", folder], check=True)
     interpreter = folder / "bin" / "python"
-    pip = [interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", constraints]
-    subprocess.run([*pip, *dependencies], check=True)
+    pip = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "-c", str(constraints), *dependencies], check=True)
     return str(interpreter)
 
 

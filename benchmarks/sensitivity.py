@@ -4,7 +4,7 @@
     results/sensitivity.json python -m benchmarks.sensitivity --only transport       # constants whose name contains a
     text python -m benchmarks.sensitivity --print                # print the stored table
 
-A constant is a field of a `CONFIG` object. Each value is tried in a fresh process, which replaces the object before
+Each value is tried in a fresh process, which replaces the constant (usually a field of a `CONFIG` object) before
 anything is traced. The difference of eta from the default is given in units of its standard error `eta_se`: all values
 use the same seeds and bootstrap replicates, so a constant that results do not hinge on gives a difference well below 1.
 """
@@ -30,10 +30,10 @@ _DEFAULT = "defaults"
 
 
 class Constant(NamedTuple):
-    """A field of a `CONFIG` object, and the values to try."""
+    """A constant of the library, and the values to try."""
 
     path: str
-    """`"module:field"`, with dots for the fields of nested objects."""
+    """`"module:OBJECT.field"`, with further dots for nested objects, or `"module:NAME"` for a number."""
     values: tuple[Any, ...] = ()
     """Default: the present value times each of `FACTORS`."""
 
@@ -42,12 +42,13 @@ class Constant(NamedTuple):
         return self.path.partition(":")[0]
 
     @property
-    def field(self) -> str:
-        return self.path.partition(":")[2]
+    def names(self) -> list[str]:
+        """Names of the module-level object and of the field in it."""
+        return self.path.partition(":")[2].split(".")
 
     def default(self) -> Any:
         """Return the value that the library uses."""
-        return reduce(getattr, self.field.split("."), import_module(self.module).CONFIG)
+        return reduce(getattr, self.names, import_module(self.module))
 
     def values_to_try(self) -> tuple[Any, ...]:
         """Return the values to try; those of integer constants are rounded to integers of at least 1."""
@@ -58,26 +59,71 @@ class Constant(NamedTuple):
         return tuple(dict.fromkeys(max(1, round(value)) if isinstance(default, int) else value for value in scaled))
 
 
-CONSTANTS: tuple[Constant, ...] = ()
+_TRANSPORT = "calibayes.samplers.transport.config:CONFIG"
+CONSTANTS = (
+    Constant("calibayes.samplers.populations:N_POPULATIONS"),
+    Constant(f"{_TRANSPORT}.size.min_particles"),
+    Constant(f"{_TRANSPORT}.size.draws_per_curve"),
+    Constant(f"{_TRANSPORT}.refit.ess_per_parameter"),
+    Constant(f"{_TRANSPORT}.refit.widening"),
+    Constant(f"{_TRANSPORT}.refit.max_variance_ratio"),
+    Constant(f"{_TRANSPORT}.fit.good_ess", (0.6, 0.95)),
+    Constant(f"{_TRANSPORT}.fit.full_ess", (0.3, 0.8)),
+    Constant(f"{_TRANSPORT}.fit.fair_ess", (0.2, 0.7)),
+    Constant(f"{_TRANSPORT}.fit.search_evaluations"),
+    Constant(f"{_TRANSPORT}.fit.search_fraction"),
+    Constant(f"{_TRANSPORT}.fit.min_ess_ratio", (0.25, 1.0)),
+    Constant(f"{_TRANSPORT}.matching.draws_ratio"),
+    Constant(f"{_TRANSPORT}.matching.max_growth"),
+    Constant(f"{_TRANSPORT}.matching.match_factor", (0.25, 0.8)),
+    Constant(f"{_TRANSPORT}.pool.eta_step", (1.6, 4.0)),
+    Constant(f"{_TRANSPORT}.importance.df"),
+    Constant(f"{_TRANSPORT}.importance.min_step_ess"),
+    Constant(f"{_TRANSPORT}.importance.min_stage_ess"),
+    Constant(f"{_TRANSPORT}.importance.oversampling"),
+    Constant(f"{_TRANSPORT}.initial_eta.n_guess_draws"),
+    Constant(f"{_TRANSPORT}.repair.degenerate_ess"),
+    Constant(f"{_TRANSPORT}.repair.broadening"),
+    Constant("calibayes.samplers.tempering:COARSE_SCHEDULE.ess_target", (0.3, 0.8)),
+    Constant("calibayes.samplers.tempering:COARSE_SCHEDULE.n_moves"),
+    Constant("calibayes.samplers.mixing:CONFIG.max_correlation"),
+    Constant("calibayes.samplers.mixing:CONFIG.min_moves"),
+    Constant("calibayes.samplers.audit:CONFIG.significance", (1e-6, 1e-2)),
+    Constant("calibayes.samplers.audit:CONFIG.min_difference"),
+    Constant("calibayes.solve.curve:CONFIG.n_points"),
+    Constant("calibayes.solve.curve:CONFIG.n_rough_points"),
+    Constant("calibayes.solve.curve:CONFIG.max_half_width", (0.3, 0.65)),
+    Constant("calibayes.solve.bracket:CONFIG.rough_tolerance"),
+    Constant("calibayes.kernels.crank_nicolson:CONFIG.random_walk_probability"),
+)
+"""Constants that the default sampler uses on the problems below."""
 
 
-def with_value(config: Any, path: Sequence[str], value: Any) -> Any:
+def with_value(instance: Any, path: Sequence[str], value: Any) -> Any:
     """Return a copy of a (nested) frozen object with one field replaced."""
+    if not path:
+        return value
     first, *rest = path
-    if first not in {field.name for field in fields(config)}:
-        raise ValueError(f"{type(config).__name__} has no field {first!r}.")
-    return replace(config, **{first: with_value(getattr(config, first), rest, value) if rest else value})
+    if not is_dataclass(instance) or first not in {field.name for field in fields(instance)}:
+        raise ValueError(f"{type(instance).__name__} has no field {first!r}.")
+    return replace(instance, **{first: with_value(getattr(instance, first), rest, value)})  # type: ignore[type-var]
 
 
 def override(path: str, value: Any) -> None:
-    """Replace a constant in this process, in every module of the library that refers to its `CONFIG` object."""
+    """Replace a constant in this process, in every module of the library that has imported it by name.
+
+    Class attributes that were computed from a number, such as `Transport.n_populations`, are replaced, too.
+    """
     constant = Constant(path)
-    old = import_module(constant.module).CONFIG
-    assert is_dataclass(old), f"{constant.module}.CONFIG is not a dataclass"
-    new = with_value(old, constant.field.split("."), value)
-    for module in [module for name, module in sys.modules.items() if name.startswith("calibayes")]:
-        for name in [name for name, attribute in vars(module).items() if attribute is old]:
-            setattr(module, name, new)
+    name, *field_names = constant.names
+    old = getattr(import_module(constant.module), name)
+    new = with_value(old, field_names, value)
+    for module in [module for key, module in sys.modules.items() if key.startswith("calibayes")]:
+        for attribute, present in list(vars(module).items()):
+            if present is old and (attribute == name or is_dataclass(old)):
+                setattr(module, attribute, new)
+            elif isinstance(present, type) and vars(present).get(name.lower()) is old:
+                setattr(present, name.lower(), new)
 
 
 def calibrate_problems() -> Iterator[tuple[str, dict[str, Any]]]:

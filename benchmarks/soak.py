@@ -116,7 +116,7 @@ def same_shape(seconds: float) -> dict[str, Any]:
 
 def new_shapes(seconds: float) -> dict[str, Any]:
     """Calibrate data with another number of observations every time."""
-    end, held, maps, drops = time.perf_counter() + seconds, [], [], 0
+    end, held, maps, drops = time.perf_counter() + seconds, list[float](), list[int](), 0
 
     def clear_early(*_: Any, **__: Any) -> bool:
         nonlocal drops

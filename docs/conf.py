@@ -1,4 +1,4 @@
-"""The documentation: `sphinx-build -W --keep-going -b html docs docs/_build/html`. Nothing is fetched."""
+"""Sphinx configuration: `sphinx-build -W --keep-going -b html docs docs/_build/html`. The build needs no network."""
 
 import os
 import re
@@ -43,9 +43,12 @@ autodoc_typehints_format = "short"
 autodoc_inherit_docstrings = False
 python_maximum_signature_line_length = 90
 autodoc_member_order = "bysource"
-napoleon_numpy_docstring = False
+napoleon_google_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
 
-# What the kernels inherit: one cache of compiled programs, the commands of this Python, and no progress bars.
+# The notebook kernels inherit these settings: a cache of compiled programs, the commands of this Python environment,
+# and no progress bars.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(BUILD / "jax")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -62,19 +65,19 @@ _PROFILE = BUILD / "ipython" / "profile_default"
 (_PROFILE / "startup" / "plain.py").write_text("import rich.console\nrich.console._is_jupyter = lambda: False\n")
 
 
-def _mathematics(app, what, name, obj, options, lines):  # noqa: ARG001
-    """Docstrings write formulas between dollars, as these pages do."""
-    text = "\n".join(_WORDS.pop(name, lines))
-    text = re.sub(r"\$\$(.+?)\$\$", _display, text, flags=re.DOTALL)
+def convert_docstring(app, what, name, obj, options, lines):  # noqa: ARG001
+    """Convert formulas between dollar signs to reStructuredText, and escape names such as `coef_` in types."""
+    text = re.sub(r"(?<![`\w])(\w+)_(?=[,)])", r"\1\\_", "\n".join(lines))
+    text = re.sub(r"\$\$(.+?)\$\$", _display_math, text, flags=re.DOTALL)
     text = re.sub(r"\$([^$`]+?)\$", lambda match: f":math:`{' '.join(match[1].split())}`", text)
     lines[:] = text.split("\n")
 
 
-def _display(match):
+def _display_math(match):
     return "\n\n.. math::\n\n   " + " ".join(match[1].split()) + "\n\n"
 
 
-_SHORTER = {
+SHORT_TYPES = {
     r"~?[\w.]*_jax\.Array": "Array",
     r"~[\w.]*Key\[Array, ''\] \| .*?'4'\]": "PRNGKeyArray",
     r"Array \| ~numpy\.ndarray \| .*?Sequence\[float\]": "Numbers",
@@ -82,24 +85,14 @@ _SHORTER = {
 }
 
 
-def _short(app, what, name, obj, options, signature, returned):  # noqa: ARG001
-    """Types by the names they have in the source."""
-    both = [signature, returned]
-    for long, short in _SHORTER.items():
-        both = [text and re.sub(long, short, text) for text in both]
-    return tuple(both)
-
-
-_WORDS = {}
-
-
-def _keep(app, what, name, obj, options, lines):  # noqa: ARG001
-    """What stands before a colon in the words for an attribute is not its type, as napoleon would have it."""
-    if what in ("attribute", "property"):
-        _WORDS[name] = list(lines)
+def shorten_types(app, what, name, obj, options, signature, return_annotation):  # noqa: ARG001
+    """Replace expanded types in signatures by the names that they have in the source."""
+    texts = [signature, return_annotation]
+    for long, short in SHORT_TYPES.items():
+        texts = [text and re.sub(long, short, text) for text in texts]
+    return tuple(texts)
 
 
 def setup(app):
-    app.connect("autodoc-process-docstring", _keep, priority=400)
-    app.connect("autodoc-process-signature", _short)
-    app.connect("autodoc-process-docstring", _mathematics, priority=600)
+    app.connect("autodoc-process-signature", shorten_types)
+    app.connect("autodoc-process-docstring", convert_docstring, priority=600)

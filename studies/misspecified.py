@@ -21,6 +21,7 @@ import numpy as np
 import calibayes as cb
 from calibayes._backend.functions import as_float
 from calibayes._core.sandwich import influences
+from calibayes.samplers.transport.sampler import TransportState
 from studies.names import REPLICATES
 from studies.runner import Case, calibrate_regions, to_lines
 from studies.store import Line
@@ -103,7 +104,10 @@ def _wald_levels(result: cb.Result, theta: tuple[float, float]) -> dict[str, flo
     The sandwich covariance is computed from the draws of the posterior on the data.
     """
     calibration = result.calibration
-    pool = calibration.iterate.state.pool
+    assert calibration is not None
+    state = calibration.iterate.state
+    assert isinstance(state, TransportState)
+    pool = state.pool
     eta = as_float(np.full(pool.particles.risk.shape[0], pool.eta))
     observed = np.asarray(influences(calibration.problem.target, pool.particles, eta), np.float64)
     covariance = observed @ observed.T

@@ -1,147 +1,340 @@
-"""Every algorithm against closed forms and exact integration, on the same bootstrap counts."""
+"""`calibrate` as a whole: reproducibility, limits, interrupts, invalid problems, and how its parts work together."""
 
+import os
+import signal
+import threading
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import calibayes as cb
-from exact import GridPosterior, gaussian_location_coverage, gaussian_location_etas
+from calibayes.samplers.base import Sampler
+from calibayes.solve import problem as problem_module
+from calibayes.solve import verify as verify_module
 
-REGIONS = {"box": "box", "ellipsoid": "ellipsoid", "hpd": "hpd", 1: cb.regions.Interval(1)}
-
-
-def gaussian_problem(n_replicates):
-    rng = np.random.default_rng(5)
-    y = rng.normal(3.0, 0.8, size=60)
-    counts = rng.multinomial(60, np.full(60, 1 / 60), size=n_replicates)
-    return cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=100.0)), (np.ones((60, 1)), y), counts
-
-
-def assert_normal_draws(result, y, ess):
-    """The calibrated posterior of a Gaussian location is known: normal about the mean with variance 1 / (eta n)."""
-    sd = (result.eta * len(y)) ** -0.5
-    assert abs(result.draws.mean() - y.mean()) < 4 * sd / ess**0.5
-    assert abs(result.draws.std() / sd - 1) < 4 / (2 * ess) ** 0.5
+SMC = {"bootstrap": 100, "sampler": cb.SMC(n_particles=200, ess_target=0.99), "progress": False, "tolerance": 0.02}
+"""GPC-SMC."""
+AUTO = {"bootstrap": 100, "progress": False}
+"""The default algorithm."""
+ALGORITHMS = {"auto": AUTO, "smc": SMC}
 
 
-def test_default_on_gaussian_location():
-    """Nothing told but counts and region: the closed form's coverage at our eta is within 0.01 of 0.95.
-
-    A level |2F - 1| near 0.95 has an error of 2 sqrt(0.025 * 0.975 / 2500) = 0.006 on each row, from three populations
-    of 1,000 particles of which some 850 count. Of its own, that misjudges sqrt(2000 * 0.006) = 4 rows net, an error of
-    0.002 in coverage; but rows share 20 populations, by which their levels are off together by
-    0.01 / sqrt(20) = 0.002. Together 0.003, and 0.01 is three times that.
-    """
-    model, data, counts = gaussian_problem(2000)
-    result = cb.calibrate(model, data, region=cb.regions.Interval(0), bootstrap=counts, seed=1, progress=False)
-    assert result.converged
-    assert abs(gaussian_location_coverage(data[1], counts, result.eta) - 0.95) < 0.01
-    low, high = gaussian_location_etas(data[1], counts)
-    # The error bar speaks for the rows as well as for the particles, and these are the same rows.
-    assert low - 3 * result.eta_se < result.eta < high + 3 * result.eta_se
-    # 4,000 draws of 20,000 particles, most of which count.
-    assert_normal_draws(result, data[1], ess=3000)
+def make_problem(n=60, seed=0):
+    x, y = cb.datasets.median_regression(n, seed)
+    return cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0)), (x, y)
 
 
-@pytest.mark.parametrize(("sampler", "eta_init", "ess"), [("smc", 1.7, 900), ("mcmc", 1.76, 20_000 / 6)])
-def test_gaussian_location_closed_form(sampler, eta_init, ess):
-    """The calibrated eta leaves the closed form's coverage within the stop rule's tolerance.
+def codes(result):
+    return [finding.code for finding in result.diagnostics]
 
-    The sampler's own error adds to the tolerance. A level |2F - 1| near 0.95 has an error of
-    2 sqrt(0.025 * 0.975 / ESS) = 0.0099 on each row (ESS 1000): some 500 * 0.0099 * 0.4 = 2 rows are misjudged each
-    way, an error of 2 / 500 = 0.004 in coverage. It also smears a concave curve, which biases eta low: the chains need
-    the paper's 20,000 draws here, and with 5,000 they miss (closed-form coverage 0.966 with seed 1).
-    """
-    model, data, counts = gaussian_problem(500)
-    result = cb.calibrate(
-        model,
-        data,
-        region=cb.regions.Interval(0),
-        sampler=sampler,
-        bootstrap=counts,
-        eta_init=eta_init,
-        seed=1,
-        progress=False,
-    )
-    assert result.converged
-    assert abs(gaussian_location_coverage(data[1], counts, result.eta) - 0.95) < 0.005 + 0.004
-    low, high = gaussian_location_etas(data[1], counts)
-    assert low * 0.9 < result.eta < high * 1.1
-    assert_normal_draws(result, data[1], ess)
+
+@pytest.fixture(scope="module", params=ALGORITHMS)
+def options(request):
+    return ALGORITHMS[request.param]
 
 
 @pytest.fixture(scope="module")
-def median_problem():
-    x, y = cb.datasets.median_regression(100, seed=3)
-    counts = np.random.default_rng(11).multinomial(100, np.full(100, 0.01), size=2000)
-    return x, y, counts, GridPosterior(x, y, counts)
+def result(options):
+    model, data = make_problem()
+    return cb.calibrate(model, data, seed=0, **options)
 
 
-@pytest.mark.parametrize("region", REGIONS)
-def test_default_against_grid(median_problem, region):
-    """Nothing told but counts and region: the grid's coverage at our eta is within 0.01 of 0.95.
+# Random numbers and scales
 
-    The error of coverage is near 0.003, as for the Gaussian location above; over seeds its standard deviation was
-    0.0010 (hpd) to 0.0025 (ellipsoid). The grid's levels are right to 0.009, of which some 1 in 1,000 rows are near
-    enough to 0.95 to be misjudged.
-    """
-    x, y, counts, grid = median_problem
-    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-    result = cb.calibrate(model, (x, y), region=REGIONS[region], bootstrap=counts, seed=2, progress=False)
+
+def test_same_seed_gives_the_same_result(result, options):
+    model, data = make_problem()
+    same = cb.calibrate(model, data, seed=jax.random.key(0), **options)
+    assert same.eta == result.eta
+    np.testing.assert_array_equal(same.draws, result.draws)
+    other = cb.calibrate(model, data, seed=1, **options)
+    assert other.eta != result.eta
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_coverage_is_exact_with_few_replicates(seed):
+    """With 100 replicates coverage equals the level from the fifth critical eta to the sixth."""
+    model, data = make_problem()
+    result = cb.calibrate(model, data, seed=seed, sampler="transport", **AUTO)
     assert result.converged
-    # Two or three of these 2,000 rows on average over seeds: no more than chance allows.
-    assert len(result.repaired_replicates) <= 10
-    assert abs(grid.coverage(result.eta, region) - 0.95) < 0.01
+    assert result.coverage == 0.95
+
+
+@pytest.mark.parametrize("unit", [300.0, 1e-6])
+def test_default_start_does_not_depend_on_the_units(unit):
+    """In other units eta is another number, and the posterior is the same."""
+    model, (x, y) = make_problem()
+    scaled_model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0 * unit))
+    scaled = cb.calibrate(scaled_model, (x, unit * y), seed=0, **AUTO)
+    usual = cb.calibrate(model, (x, y), seed=0, **AUTO)
+    assert scaled.converged
+    # The counts are the same. Rounding differs, and with it the Monte Carlo errors of the two runs.
+    assert abs(np.log(unit * scaled.eta / usual.eta)) < 0.5 * usual.eta_se / usual.eta
+    np.testing.assert_allclose(scaled.draws.std(0) / unit, usual.draws.std(0), rtol=0.1)
+
+
+def test_replicates_far_from_the_data_are_started_from_the_prior():
+    """At eta = 1 the replicates of a badly scaled problem lie hundreds of posterior widths apart, too far for MCMC.
+
+    With y of scale 300 and a loss for unit variance the calibrated eta is near 300^-2, to within the bootstrap's error.
+    """
+    y = 300 * np.random.default_rng(0).normal(size=50)
+    model = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=1e4))
+    settings = SMC | {"search": cb.RobbinsMonro(gain=0.1), "region": cb.regions.Interval(0), "eta_init": 0.01}
+    result = cb.calibrate(model, (np.ones((50, 1)), y), seed=0, **settings)
+    assert result.converged
+    assert abs(np.log(result.eta * y.var())) < 4 * result.eta_se / result.eta + 0.1
+
+
+# Starts
+
+
+class UnsampledPrior:
+    """A flat prior, which cannot be sampled."""
+
+    def log_prob(self, theta):
+        return jnp.zeros(())
+
+
+@pytest.mark.filterwarnings("ignore:calibration. Not audited. the prior cannot be sampled")
+def test_given_draws_replace_the_start_from_the_prior(result, options):
+    _, data = make_problem()
+    rng = np.random.default_rng(0)
+    draws = result.draws[rng.integers(0, 200, 300)] + rng.normal(0, 0.05, (300, 2))
+    model = cb.GibbsModel(cb.losses.Quantile(0.5), UnsampledPrior())
+    from_draws = cb.calibrate(model, data, draws=draws, seed=0, **options)
+    assert from_draws.converged
+    assert codes(from_draws) == ([cb.Code.NOT_AUDITED] if options is AUTO else [])
+    difference = abs(np.log(from_draws.eta / result.eta))
+    assert difference < 4 * np.hypot(from_draws.eta_se, result.eta_se) / result.eta
+
+
+@pytest.mark.slow
+def test_start_from_the_prior_agrees(result):
+    """Another sampler with another start, on the same counts."""
+    model, data = make_problem()
+    sampler = cb.SMC(n_particles=200, ess_target=0.99, start="prior", resampling="systematic", n_moves=2)
+    other = cb.calibrate(model, data, seed=3, **SMC | {"bootstrap": result.counts, "sampler": sampler})
+    assert abs(np.log(other.eta / result.eta)) < 4 * result.eta_se / result.eta
+
+
+@pytest.mark.slow
+def test_initial_weights_as_printed_square_the_posterior():
+    """The paper prints draws weighted by their posterior density: about twice the learning rate (section 2.3)."""
+    model, data = make_problem()
+    settings = {"seed": 0, "max_iterations": 1, "region": "box"} | SMC
+    sd = {}
+    for weights in ("uniform", "density"):
+        sampler = cb.SMC(n_particles=2000, initial_weights=weights)
+        with pytest.warns(cb.CalibrationWarning):
+            stopped = cb.calibrate(model, data, **settings | {"sampler": sampler, "tolerance": 0.005})
+        sd[weights] = stopped.draws.std(0)
+    # Half the variance, to about 10% with 2,000 particles of which about 1,700 are effective.
+    np.testing.assert_allclose(sd["density"] ** 2 / sd["uniform"] ** 2, 0.5, atol=0.12)
+
+
+# Limits
+
+
+def test_stochastic_search_stops_at_the_iteration_limit():
+    model, data = make_problem()
+    with pytest.warns(cb.NotConvergedWarning, match="stopped after 2 iterations"):
+        stopped = cb.calibrate(model, data, seed=0, max_iterations=2, **SMC | {"tolerance": 0.005})
+    assert stopped.status is cb.Status.MAX_ITERATIONS
+    assert not stopped.converged
+    assert cb.Code.MAX_ITERATIONS in codes(stopped)
+    assert len(stopped.trace) == 2
+    assert "NOT CONVERGED" in repr(stopped)
+    assert "NOT CONVERGED" in stopped.summary()
+
+
+def test_transport_stops_at_the_iteration_limit():
+    model, data = make_problem()
+    with pytest.warns(cb.NotConvergedWarning, match="stopped after 1 iterations"):
+        stopped = cb.calibrate(model, data, seed=0, eta_init=8.0, max_iterations=1, sampler="transport", **AUTO)
+    assert stopped.status is cb.Status.MAX_ITERATIONS
+    # The first evaluation, and another one after the refinement.
+    assert len(stopped.trace) <= 2
+    assert stopped.eta == stopped.trace[0].eta == 8.0
+    assert "NOT CONVERGED" in repr(stopped)
+
+
+def test_limit_of_temperature_steps_ends_the_search():
+    model, data = make_problem()
+    limited = cb.SMC(n_particles=200, ess_target=0.9999, max_steps=1)
+    with pytest.warns(cb.NotConvergedWarning, match="did not reach eta"):
+        stopped = cb.calibrate(model, data, seed=0, **SMC | {"sampler": limited, "tolerance": 0.005})
+    assert stopped.status is cb.Status.NOT_REACHED
+    assert cb.Code.NOT_REACHED in codes(stopped)
+    assert stopped.eta == 1.0
+
+
+def test_one_sided_search_suggests_a_remedy():
+    model, (x, y) = make_problem()
+    with pytest.warns(cb.NotConvergedWarning, match=r"Eta must be larger still: start there \(eta_init=\)"):
+        cb.calibrate(model, (x, 1e-3 * y), seed=0, max_iterations=3, **SMC)
+
+
+def test_warnings_point_to_the_caller():
+    model, data = make_problem()
+    with pytest.warns(cb.NotConvergedWarning) as caught:
+        cb.calibrate(model, data, seed=0, max_iterations=1, **SMC | {"tolerance": 0.001})
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+# Interrupts
+
+
+class InterruptedSMC(cb.SMC):
+    """A sampler that is interrupted by SIGINT on its way to the third learning rate."""
+
+    def move(self, target, state, eta, on_step):
+        def interrupted_step(share):
+            on_step(share)
+            if eta > 1.05:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return super().move(target, state, eta, interrupted_step)
+
+
+class InterruptedTransport(cb.Transport):
+    """A sampler that is interrupted by SIGINT on its way to the second learning rate."""
+
+    def move(self, target, state, eta, on_step):
+        os.kill(os.getpid(), signal.SIGINT)
+        return super().move(target, state, eta, on_step)
 
 
 @pytest.mark.parametrize(
-    ("sampler", "region"),
+    "changes",
     [
-        ("smc", "box"),
-        *(pytest.param("smc", region, marks=pytest.mark.slow) for region in REGIONS if region != "box"),
-        (cb.MCMC(n_draws=5000, n_warmup=500), "hpd"),
-        pytest.param(cb.MCMC(n_draws=5000, n_warmup=500), "box", marks=pytest.mark.slow),
+        {"sampler": InterruptedSMC(n_particles=200, ess_target=0.99), "tolerance": 0.005},
+        {"sampler": InterruptedTransport(), "eta_init": 8.0},
     ],
-    ids=lambda value: "mcmc" if isinstance(value, cb.MCMC) else None,
+    ids=["smc", "transport"],
 )
-def test_paper_against_grid(median_problem, region, sampler):
-    """The grid's coverage at our eta is within 0.015 of 0.95: the stop rule's 0.005 and the levels' error."""
-    x, y, counts, grid = median_problem
-    counts, grid = counts[:500], grid.first_replicates(500)
-    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-    result = cb.calibrate(
-        model,
-        (x, y),
-        region=REGIONS[region],
-        sampler=sampler,
-        bootstrap=counts,
-        eta_init=1.5,
-        seed=2,
-        progress=False,
-    )
-    assert result.converged
-    assert abs(grid.coverage(result.eta, region) - 0.95) < 0.015
+def test_interrupt_returns_the_best_result_so_far(changes):
+    model, data = make_problem()
+    assert threading.current_thread() is threading.main_thread()
+    with pytest.warns(cb.NotConvergedWarning, match="was interrupted"):
+        stopped = cb.calibrate(model, data, seed=0, **SMC | changes)
+    assert stopped.status is cb.Status.INTERRUPTED
+    assert len(stopped.trace) >= 1
+    closest = min(stopped.trace, key=lambda record: (abs(record.coverage - 0.95), -record.iteration))
+    assert stopped.eta == closest.eta
+    assert len(stopped.draws) >= 100
+    assert np.isfinite(stopped.draws).all()
 
 
-def test_risks_far_from_zero_keep_their_digits():
-    """Half the squared error as a function of one's own, which cannot be centred, with y near 6,000: the posterior on
-    the data is normal about least squares. Were the reference at zero, all digits of the risk would be lost.
-    """
-    rng = np.random.default_rng(0)
-    x = np.column_stack([np.ones(80), rng.normal(size=80)])
-    y = 6000 + 30 * x[:, 1] + rng.normal(size=80)
+@pytest.mark.parametrize(("options", "sampler_class"), [(AUTO, cb.Transport), (SMC, Sampler)], ids=ALGORITHMS)
+def test_interrupt_before_the_first_evaluation_raises(monkeypatch, options, sampler_class):
+    model, data = make_problem()
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sampler_class, "draw_initial", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cb.calibrate(model, data, seed=0, **options)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_interrupt_during_a_curve_keeps_the_result(monkeypatch, options, number):
+    """The search has evaluated a learning rate by then, which must not be lost."""
+    model, data = make_problem()
+    local_curve, calls = problem_module.local_curve, []
+
+    def interrupted(*args):
+        calls.append(args)
+        if len(calls) == number:
+            os.kill(os.getpid(), signal.SIGINT)
+        return local_curve(*args)
+
+    monkeypatch.setattr(problem_module, "local_curve", interrupted)
+    try:
+        with pytest.warns(cb.NotConvergedWarning, match="interrupted"):
+            stopped = cb.calibrate(model, data, seed=0, **options)
+    except KeyboardInterrupt:  # Pytest would take it for its own.
+        pytest.fail("the result was lost")
+    assert len(calls) >= number
+    assert stopped.status is cb.Status.INTERRUPTED
+    assert (stopped.eta, stopped.coverage) in [(record.eta, record.coverage) for record in stopped.trace]
+    assert np.isfinite(stopped.draws).all()
+
+
+def test_interrupt_during_the_audit_keeps_the_result(monkeypatch):
+    model, data = make_problem()
+
+    def interrupted(*args):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(verify_module, "audit", interrupted)
+    with pytest.warns(cb.NotConvergedWarning, match="The audit was interrupted"):
+        stopped = cb.calibrate(model, data, seed=0, **AUTO)
+    assert stopped.status is cb.Status.INTERRUPTED
+    assert codes(stopped)[-1] is cb.Code.NOT_AUDITED
+    assert abs(stopped.coverage - 0.95) < 0.005
+    assert 0 < stopped.eta_se < np.inf
+
+
+# Problems with the model
+
+
+def test_nan_losses_are_counted(options):
+    """The loss fails in a part of the posterior's range: particles there get no weight, and are counted."""
+    y = np.random.default_rng(0).normal(1.0, 1.0, 50)
     model = cb.GibbsModel(
-        cb.losses.Linear(lambda prediction, y: 0.5 * (y - prediction) ** 2),
-        cb.priors.Normal(loc=np.array([6000.0, 0.0]), scale=np.array([300.0, 300.0])),
+        lambda theta, datum: jnp.where(theta[0] < 0.8, jnp.nan, 0.5 * (datum - theta[0]) ** 2),
+        cb.priors.Normal(scale=3.0),
+        dim=1,
     )
-    result = cb.calibrate(model, (x, y), bootstrap=50, sampler="transport", seed=0, progress=False)
-    spread = np.sqrt(np.diag(np.linalg.inv(x.T @ x)) / result.eta)
-    # Four errors of means of 1,000 draws, and the rounding of float32 near 6,000.
-    assert (np.abs(result.draws.mean(0) - np.linalg.lstsq(x, y)[0]) < 4 * spread / np.sqrt(1000) + 5e-4).all()
-    np.testing.assert_allclose(result.draws.std(0), spread, rtol=0.1)
+    with pytest.warns(cb.CalibrationWarning, match="NaN at"):
+        result = cb.calibrate(model, y, region=cb.regions.Interval(0), seed=0, eta_init=0.5, **options)
+    (finding,) = [finding for finding in result.diagnostics if finding.code is cb.Code.INVALID_LOSS]
+    assert finding.count > 0
+    assert np.isfinite(result.draws).all()
+    assert (result.draws >= 0.8).all()
+    # The bound is two standard errors below the mean, so that some particles would go there if they could.
+    sd = (result.eta * len(y)) ** -0.5
+    assert result.draws.min() < 0.8 + 0.3 * sd
 
 
-def test_risks_that_have_lost_their_digits_are_refused():
-    loss = lambda theta, datum: 1e7 + 0.5 * (datum - theta[0]) ** 2
-    model = cb.GibbsModel(loss, cb.priors.Normal(scale=10.0), dim=1)
-    with pytest.raises(ValueError, match="subtract from the loss the part that does not depend on theta"):
-        cb.calibrate(model, np.random.default_rng(0).normal(size=40), bootstrap=50, seed=0, progress=False)
+def test_posterior_too_narrow_for_float32_is_rejected(options):
+    _, (x, y) = make_problem()
+    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=1e7))
+    with pytest.raises(ValueError, match="too small for float32"):
+        cb.calibrate(model, (x, 1e6 + y), seed=0, **options)
+
+
+def test_estimate_must_be_a_finite_vector(options):
+    model, data = make_problem()
+    for estimate in (lambda draws, weights: jnp.zeros(3), lambda draws, weights: jnp.full(2, jnp.nan)):
+        with pytest.raises(ValueError, match="estimate must be 2 finite numbers"):
+            cb.calibrate(model, data, seed=0, estimate=estimate, **options)
+
+
+@pytest.mark.parametrize("options", [AUTO | {"sampler": "transport"}, SMC], ids=["transport", "smc"])
+def test_undefined_functional_is_reported(options):
+    model, data = make_problem()
+    region = cb.regions.Functional(lambda theta: jnp.log(theta[0] - 2.0))
+    with pytest.warns(cb.CalibrationWarning, match="level is NaN on"):
+        result = cb.calibrate(model, data, seed=0, region=region, max_iterations=2, **options)
+    assert not result.converged
+    (finding,) = [finding for finding in result.diagnostics if finding.code is cb.Code.LEVEL_UNDEFINED]
+    assert finding.count > 0
+
+
+def test_unknown_standard_error_is_reported(result, monkeypatch):
+    """For every interval that has none; that of the joint eta is not reported for the intervals."""
+    monkeypatch.setattr("calibayes._core.curve.Curve.eta_se", lambda self, level=None: float("inf"))
+    with pytest.warns(cb.CalibrationWarning, match="The standard error of eta could not be computed"):
+        again = result.at()
+    assert again.converged
+    assert cb.Code.ETA_SE_UNKNOWN in codes(again)
+    assert np.isinf(again.eta_se)
+    with pytest.warns(cb.CalibrationWarning, match="The standard error of eta could not be computed"):
+        intervals = result.intervals(0.9)
+    for findings in intervals.diagnostics:
+        assert cb.Code.ETA_SE_UNKNOWN in [finding.code for finding in findings]

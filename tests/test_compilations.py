@@ -1,4 +1,4 @@
-"""Data are arguments of compiled functions: another dataset, loss parameter or fresh lambda compiles nothing."""
+"""Data are arguments of compiled functions: new data, loss parameters or equal lambdas compile nothing."""
 
 import logging
 from contextlib import contextmanager
@@ -16,36 +16,36 @@ SMALL = {"bootstrap": 100, "progress": False, "tolerance": 0.03, "eta_init": 0.5
 
 @contextmanager
 def compilations():
-    """The functions that XLA compiles meanwhile."""
-    jit = []
+    """Record the log messages of the programs that XLA compiles in the `with` block."""
+    messages = []
 
     class Handler(logging.Handler):
         def emit(self, record):
             message = record.getMessage()
             if message.startswith("Finished XLA compilation"):
-                jit.append(message)
+                messages.append(message)
 
     handler = Handler()
     logger = logging.getLogger("jax._src.dispatch")
     logger.addHandler(handler)
     with jax.log_compiles():
-        yield jit
+        yield messages
     logger.removeHandler(handler)
 
 
-def median(seed, tau=0.5, sampler=None, **options):
+def calibrate_median(seed, tau=0.5, sampler=None, **options):
     model = cb.GibbsModel(cb.losses.Quantile(tau), cb.priors.Normal(scale=50.0 + seed))
     x, y = cb.datasets.median_regression(60, seed)
     cb.calibrate(model, (x, y), seed=seed, sampler=sampler or cb.SMC(n_particles=200), **SMALL | options)
 
 
-def by_default(seed, tau=0.5):
-    """Nothing told: transport, with its audit."""
+def calibrate_by_default(seed, tau=0.5):
+    """Calibrate with the default settings: transport with an audit."""
     model = cb.GibbsModel(cb.losses.Quantile(tau), cb.priors.Normal(scale=50.0 + seed))
     return cb.calibrate(model, cb.datasets.median_regression(60, seed), seed=seed, bootstrap=100, progress=False)
 
 
-def lambda_model(seed, **options):
+def calibrate_lambda(seed, **options):
     model = cb.GibbsModel(lambda theta, datum: jnp.abs(datum - theta[0]), cb.priors.Normal(scale=10.0), dim=1)
     y = np.random.default_rng(seed).normal(size=40)
     cb.calibrate(model, y, seed=seed, **SMALL | options)
@@ -53,55 +53,58 @@ def lambda_model(seed, **options):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
-def test_big_programs_are_compiled_once():
-    """GPC-SMC: the ladder once for the data's row and once for all rows; the start, for all rows only.
+def test_large_programs_are_compiled_once():
+    """GPC-SMC compiles the tempering for the data and for all replicates, and the rejuvenation for all replicates.
 
-    By default: what samples a few rows (the pool, the audit, the repair of rows) has one shape, so there is one ladder
-    and one start for them all; draws on the data travel by one program; and particles are carried to all rows by one.
+    By default, everything that samples a few replicates (the pool, the audit, the repair) has the same shape, so that
+    there is one program for tempering and one for rejuvenation; the adaptation of the initial draws and the transport
+    to all replicates are one program each.
     """
     jax.clear_caches()
-    with compilations() as jit:
-        median(1, tolerance=0.005, max_iterations=4)
-    for name, times in (("jit(climb)", 2), ("jit(_settle)", 1), ("jit(assess)", 1)):
-        assert sum(name in message for message in jit) == times, jit
-    with compilations() as jit:
-        assert by_default(1).converged
-    for name, times in (("jit(climb)", 1), ("jit(_settle)", 1), ("jit(_travel)", 1), ("jit(carry)", 1)):
-        assert sum(name in message for message in jit) == times, jit
+    with compilations() as messages:
+        calibrate_median(1, tolerance=0.005, max_iterations=4)
+    for name, number in (("jit(temper_steps)", 2), ("jit(_rejuvenate_call)", 1), ("jit(summarize)", 1)):
+        assert sum(name in message for message in messages) == number, messages
+    with compilations() as messages:
+        assert calibrate_by_default(1).converged
+    programs = ("jit(temper_steps)", "jit(_rejuvenate_call)", "jit(_adapt)", "jit(transport_and_fit)")
+    for name in programs:
+        assert sum(name in message for message in messages) == 1, messages
 
 
 @pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
 @pytest.mark.parametrize(
     "calibration",
     [
-        median,
-        lambda seed: median(seed, tau=0.2 + 0.1 * seed),
-        lambda seed: median(seed, sampler=cb.MCMC(n_draws=200, n_warmup=100)),
-        pytest.param(lambda seed: lambda_model(seed, sampler=cb.SMC(n_particles=200)), marks=pytest.mark.slow),
-        by_default,
-        lambda seed: by_default(seed, tau=0.2 + 0.1 * seed),
-        lambda_model,
+        calibrate_median,
+        lambda seed: calibrate_median(seed, tau=0.2 + 0.1 * seed),
+        lambda seed: calibrate_median(seed, sampler=cb.MCMC(n_draws=200, n_warmup=100)),
+        pytest.param(lambda seed: calibrate_lambda(seed, sampler=cb.SMC(n_particles=200)), marks=pytest.mark.slow),
+        calibrate_by_default,
+        lambda seed: calibrate_by_default(seed, tau=0.2 + 0.1 * seed),
+        calibrate_lambda,
     ],
-    ids=["smc", "another tau", "mcmc", "fresh lambda", "auto", "auto, another tau", "auto, fresh lambda"],
+    ids=["smc", "another tau", "mcmc", "equal lambda", "auto", "auto, another tau", "auto, equal lambda"],
 )
-def test_second_dataset_compiles_nothing(calibration):
-    for seed in (1, 2, 4, 5):  # Not every calibration comes by every program: some need no second look, say.
+def test_another_dataset_compiles_nothing(calibration):
+    """After several calibrations, because not every one of them uses every program."""
+    for seed in (1, 2, 4, 5):
         calibration(seed)
-    with compilations() as jit:
+    with compilations() as messages:
         calibration(3)
-    assert not jit, jit
+    assert not messages, messages
 
 
-def test_a_function_that_is_made_anew_is_seen_to_be_compiled_again():
-    """By the soak: the same name and shapes each time; nothing where nothing is compiled."""
-    x, seen = jnp.ones(3), []
+def test_soak_records_repeated_compilations():
+    """A new function with the same name and shapes is compiled again; other calls compile nothing."""
+    x, recorded = jnp.ones(3), []
     for _ in range(3):
         with record_compilations() as programs:
             jax.jit(lambda v: v + 1)(x)
-        seen.append(programs)
-    assert seen[0] == seen[1] == seen[2] != []
-    assert "<lambda>" in seen[0][0]
-    assert "float32[3]" in seen[0][0]
+        recorded.append(programs)
+    assert recorded[0] == recorded[1] == recorded[2] != []
+    assert "<lambda>" in recorded[0][0]
+    assert "float32[3]" in recorded[0][0]
     with record_compilations() as programs:
         x.block_until_ready()
     assert not programs

@@ -21,6 +21,7 @@ import enum
 import importlib
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -125,15 +126,15 @@ def arguments(value):
 
 def check_arguments(value, titles):
     """Check that the docstring documents every argument in one of the sections."""
-    found = sections(value)
-    documented = {name for title in titles for name in documented_names(found.get(title, ""))}
+    text = sections(value)
+    documented = {name for title in titles for name in documented_names(text.get(title, ""))}
     missing = arguments(value) - documented
     assert not missing, f"not documented in {' or '.join(titles)}: {', '.join(sorted(missing))}"
 
 
 def check_returns(value):
     annotation = inspect.signature(value).return_annotation
-    if annotation not in (None, inspect.Signature.empty):
+    if annotation not in (None, Iterator[None], inspect.Signature.empty):
         assert {"Returns", "Yields"} & set(sections(value)), "no section Returns"
 
 

@@ -13,8 +13,6 @@ from typer.testing import CliRunner
 import calibayes as cb
 import example_results
 from calibayes._backend import treefile
-from calibayes._core.particles import UNROLLED, transform
-from calibayes._core.risk import UNROLLED as MANY
 from calibayes._core.status import Status
 from calibayes._core.target import make_target
 from calibayes.cli import app
@@ -30,23 +28,6 @@ from calibayes.solve.loop import Loop
 
 MODEL = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
 DATA = cb.datasets.median_regression(60, 0)
-
-
-@pytest.mark.parametrize("dim", [2, UNROLLED + 3, MANY + 3])
-def test_few_and_many_parameters(dim):
-    """A matrix on every row, and predictions: whether written out or not, to the rounding of sums of `dim` terms."""
-    rng = np.random.default_rng(0)
-    matrix, theta = rng.normal(size=(3, dim, dim)), rng.normal(size=(dim, 3, 5))
-    found = transform(jnp.asarray(matrix, float), jnp.asarray(theta, float))
-    np.testing.assert_allclose(found, np.einsum("bkj,jbm->kbm", matrix, theta), atol=1e-5 * dim)
-    x, y, counts = rng.normal(size=(40, dim)), rng.normal(size=40), rng.integers(0, 3, (2, 40))
-    target = make_target(cb.GibbsModel(cb.losses.Absolute(), cb.priors.Normal()), (x, y), counts, dim)
-    residual = np.abs(y[:, None, None] - np.einsum("ik,kbm->ibm", x, theta))
-    weights = np.concatenate([np.ones((1, 40)), counts])
-    expected = np.einsum("bi,ibm->bm", weights, residual)
-    risk = np.asarray(target.risk(jnp.asarray(theta, float)), np.float64)
-    # Relative to a reference of its own on every row.
-    np.testing.assert_allclose(np.diff(risk), np.diff(expected), atol=1e-5 * np.abs(expected).max() * dim**0.5)
 
 
 def test_nodes_of_a_hostile_file():

@@ -44,7 +44,7 @@ _encoders = {
     ".xlsx": lambda raw: raw,
 }
 _option = st.tuples(st.sampled_from(_OPTIONS).map("--{}".format), st.sampled_from(_VALUES))
-_options = st.just([]) | st.lists(_option, max_size=2)
+_options: SearchStrategy[list[tuple[str, str]]] = st.just([]) | st.lists(_option, max_size=2)
 
 
 def unusual_files() -> SearchStrategy[tuple[str, bytes, list[tuple[str, str]]]]:

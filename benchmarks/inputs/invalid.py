@@ -309,7 +309,7 @@ def _estimators() -> list[Calls]:
 
 
 def _fit(kind: Any, x: Any, **options: Any) -> Any:
-    return kind(**options).fit(x, Y > 3 if issubclass(kind, SVMClassifier) else Y)
+    return kind(**options).fit(x, Y > 3 if kind in (SVMClassifier, LogisticClassifier) else Y)
 
 
 def _user_loss(name: str) -> cb.Result:

@@ -1,6 +1,7 @@
 """User-defined losses that are NaN or infinite somewhere, integers, or constant."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ LOSSES: dict[str, Callable[..., Any]] = {
 
 def user_losses() -> list[Unusual]:
     """Return a calibration for each loss."""
-    return [Unusual("user-defined loss", name, lambda fn=fn: _run(fn)) for name, fn in LOSSES.items()]
+    return [Unusual("user-defined loss", name, partial(_run, fn)) for name, fn in LOSSES.items()]
 
 
 def _run(fn: Callable[..., Any]) -> cb.Result:

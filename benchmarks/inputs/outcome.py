@@ -25,7 +25,7 @@ _MIN_MESSAGE = 15
 _count = {"compilations": 0}
 
 
-def _listen(event: str, _: float, **__: Any) -> None:
+def _listen(event: str, duration_secs: float, **_: Any) -> None:  # noqa: ARG001
     _count["compilations"] += event == _COMPILATION
 
 
@@ -114,7 +114,7 @@ def _describe(error: Exception, kind: str) -> str:
 
 def find_defect(result: cb.Result, warned: list[type[Warning]]) -> str:
     """Return what is wrong with a result: a number that is not finite, or a failure without a warning; or nothing."""
-    numbers = {
+    numbers: dict[str, Any] = {
         "eta": result.eta,
         "coverage": float(result.coverage),
         "draws": result.draws,

@@ -141,7 +141,7 @@ def date_and_commit() -> str:
     """Return today's date and, inside a Git repository, its last commit."""
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", ROOT, *arguments, "--", "src", "benchmarks"]
+        command = ["git", "-C", str(ROOT), *arguments, "--", "src", "benchmarks"]
         try:
             return subprocess.run(command, capture_output=True, text=True).stdout.strip()
         except OSError:

@@ -6,13 +6,13 @@ import sys
 import time
 
 import numpy as np
-from calibayes._validate.data import check_data
 
 import calibayes as cb
 from benchmarks.speed.measurement import Measurements
 from benchmarks.speed.problems import Sizes
 from calibayes._backend.fingerprint import digest
 from calibayes._core.target import initial_reference
+from calibayes._validate.data import check_data
 from calibayes.samplers.transport.subsample import subsample_size
 
 DIM = 10

@@ -102,7 +102,9 @@ def transport_ess(result: cb.Result) -> float:
     It is the median over replicates. All snapshots are pooled. The effective sample size is the smaller of the one by
     weights and `multi_ess`.
     """
-    problem, state = result.calibration.problem, result.calibration.iterate.state
+    calibration = result.calibration
+    assert calibration is not None
+    problem, state = calibration.problem, calibration.iterate.state
     particles = pool([snapshot.replicates for snapshot in problem.sampler.snapshots(problem.target, state)])
     return float(np.median(np.minimum(ess(particles.log_weights), _weighted_multi_ess(particles))[1:]))
 

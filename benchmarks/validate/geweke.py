@@ -55,7 +55,7 @@ def alternate(kernel: Kernel, model: Model, seed: int, steps: int = STEPS) -> np
     problem = stack(model, seed, CHAINS, OBSERVATIONS)
     target = problem.target.recentre(jnp.zeros(model.dim))
     fixed_key, chain_key = jax.random.split(jax.random.key(seed + 500))
-    fixed = model.gibbs.prior.sample(fixed_key, (CHAINS, _FIXED_PARTICLES, model.dim))
+    fixed = model.prior.sample(fixed_key, (CHAINS, _FIXED_PARTICLES, model.dim))
     fixed = (1 - _SHRINKAGE) * fixed.mean(1, keepdims=True) + _SHRINKAGE * fixed
     theta = jnp.concatenate([problem.theta.T[:, :, None], jnp.moveaxis(fixed, -1, 0)], -1)
     z = target.coordinates.unconstrain(theta)

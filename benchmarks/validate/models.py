@@ -10,7 +10,7 @@ their joint density is $p(\theta)\prod_i e^{-\eta c_i r_i}$, which has the requi
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -23,6 +23,13 @@ from calibayes._core.target import Target, make_target
 
 _MAX_TRIES = 512
 """Proposals of the rejection sampler per data set."""
+
+
+@runtime_checkable
+class SampledPrior(Protocol):
+    """A prior that can be drawn from."""
+
+    def sample(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Array: ...
 
 
 class Model(NamedTuple):
@@ -40,6 +47,13 @@ class Model(NamedTuple):
     normaliser: Callable[[Array, Array], tuple[Array, Array]] | None = None
     """log z of predictions and learning rates, and its maximum; None if z does not depend on the parameters."""
 
+    @property
+    def prior(self) -> SampledPrior:
+        """The prior, with a method to draw from it."""
+        prior = self.gibbs.prior
+        assert isinstance(prior, SampledPrior)
+        return prior
+
     def design(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Draw a design matrix: an intercept and correlated normal columns."""
         x = rng.normal(size=(n, self.dim)) + 0.5 * rng.normal(size=(n, 1))
@@ -54,9 +68,9 @@ class Model(NamedTuple):
     def parameters(self, key: PRNGKeyArray, x: Array, counts: Array) -> Array:
         """Draw the parameters of one data set: from the prior, by rejection sampling if there is a normaliser."""
         if self.normaliser is None:
-            return self.gibbs.prior.sample(key, (self.dim,))
+            return self.prior.sample(key, (self.dim,))
         tries, accept = jax.random.split(key)
-        theta = self.gibbs.prior.sample(tries, (_MAX_TRIES, self.dim))
+        theta = self.prior.sample(tries, (_MAX_TRIES, self.dim))
         log_z, max_log_z = self.normaliser(theta @ x.T, jnp.broadcast_to(self.eta * counts, (_MAX_TRIES, len(counts))))
         accepted = jnp.log(jax.random.uniform(accept, (_MAX_TRIES,))) < (log_z - max_log_z).sum(-1)
         return jnp.where(accepted.any(), theta[jnp.argmax(accepted)], jnp.nan)

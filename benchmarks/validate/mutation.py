@@ -200,7 +200,7 @@ def install(selected: Mutant) -> None:
         return path_stats(self, other)
 
     SourceFileLoader.get_data = changed_data  # type: ignore[method-assign, assignment]
-    SourceFileLoader.path_stats = no_stats  # type: ignore[method-assign]
+    SourceFileLoader.path_stats = no_stats  # type: ignore[method-assign, assignment]
 
 
 @dataclass

@@ -8,7 +8,6 @@ not depend on the number of replicates.
 from abc import abstractmethod
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -130,7 +129,7 @@ class Multinomial(Bootstrap):
     Notes
     -----
     For losses of the 0-1 type the minimiser converges at the rate $n^{-1/3}$, the n-out-of-n bootstrap is inconsistent
-    [1]_, and the m-out-of-n bootstrap with $m \ll n$ is consistent [2]_.
+    (Abrevaya and Huang 2005), and the m-out-of-n bootstrap with $m \ll n$ is consistent (Bickel et al. 1997).
 
     The posterior with learning rate $\eta$ has a width of order $(n \eta)^{-1/2}$. It matches the spread of the
     minimiser, of order $n^{-\gamma}$, if $\eta$ is of order $n^{2\gamma - 1}$. Hence $\eta_m$ on m observations
@@ -140,8 +139,9 @@ class Multinomial(Bootstrap):
 
     References
     ----------
-    .. [1] Abrevaya and Huang (2005), On the bootstrap of the maximum score estimator, Econometrica 73.
-    .. [2] Bickel, Götze and van Zwet (1997), Resampling fewer than n observations, Statistica Sinica 7.
+    Abrevaya and Huang (2005), On the bootstrap of the maximum score estimator, Econometrica 73.
+
+    Bickel, Götze and van Zwet (1997), Resampling fewer than n observations, Statistica Sinica 7.
 
     Examples
     --------
@@ -234,8 +234,8 @@ class Block(Bootstrap):
     length : int
         Length of the blocks.
     circular : bool
-        Whether blocks wrap around the end of the series (circular block bootstrap [1]_) or not (moving block
-        bootstrap [2]_). Default: True.
+        Whether blocks wrap around the end of the series (circular block bootstrap, Politis and Romano 1992) or
+        not (moving block bootstrap, Künsch 1989). Default: True.
 
     Notes
     -----
@@ -245,8 +245,9 @@ class Block(Bootstrap):
 
     References
     ----------
-    .. [1] Politis and Romano (1992), A circular block-resampling procedure for stationary data.
-    .. [2] Künsch (1989), The jackknife and the bootstrap for general stationary observations, Annals of Statistics 17.
+    Politis and Romano (1992), A circular block-resampling procedure for stationary data.
+
+    Künsch (1989), The jackknife and the bootstrap for general stationary observations, Annals of Statistics 17.
 
     Examples
     --------
@@ -315,7 +316,7 @@ class Cluster(Bootstrap):
     groups: Int[Array, " N"]
     n_groups: int = eqx.field(static=True)
 
-    def __init__(self, n_replicates: int, groups: Any):
+    def __init__(self, n_replicates: int, groups: object):
         labels = np.asarray(groups)
         try:
             names, indices = np.unique(labels, return_inverse=True)

@@ -121,7 +121,7 @@ class Design:
         *,
         names: Sequence[str],
         call: str,
-        prior: Any = None,
+        prior: object = None,
         region: str | Region = "hpd",
         **options: Any,
     ) -> Result:

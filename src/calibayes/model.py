@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+from jaxtyping import PyTree
 
 from calibayes._backend.arguments import integer
 from calibayes.losses import Generic, LinearLoss
-from calibayes.priors import as_prior
+from calibayes.priors import Prior, as_prior
 
 __all__ = ["GibbsModel"]
 
@@ -67,10 +68,10 @@ class GibbsModel(eqx.Module):
     """
 
     loss: LinearLoss | Generic
-    prior: Any
+    prior: Prior
     dim: int | None = eqx.field(static=True)
 
-    def __init__(self, loss: LinearLoss | Callable[..., Any], prior: Any, *, dim: int | None = None):
+    def __init__(self, loss: LinearLoss | Callable[..., Any], prior: object, *, dim: int | None = None):
         if isinstance(loss, type):
             raise TypeError(f"loss must be an instance: write {loss.__name__}(...), not {loss.__name__}.")
         if not isinstance(loss, LinearLoss | Generic):
@@ -94,7 +95,7 @@ class GibbsModel(eqx.Module):
             )
 
     @classmethod
-    def from_log_likelihood(cls, fn: Callable[..., Any], prior: Any, *, dim: int) -> "GibbsModel":
+    def from_log_likelihood(cls, fn: Callable[..., Any], prior: object, *, dim: int) -> "GibbsModel":
         """Return the model whose loss is the negative log-likelihood.
 
         At learning rate 1 it is the ordinary Bayesian posterior.
@@ -123,7 +124,7 @@ class GibbsModel(eqx.Module):
         return cls(Generic(fn, sign=-1), prior, dim=dim)
 
     @classmethod
-    def from_numpyro(cls, fn: Callable[..., Any], data: Any) -> "GibbsModel":
+    def from_numpyro(cls, fn: Callable[..., Any], data: PyTree) -> "GibbsModel":
         """Return the model of a NumPyro model function.
 
         The observed sites are the log-likelihood, and the latent sites are the parameters.

@@ -301,7 +301,7 @@ class _NumPyroDistribution(eqx.Module):
         return self.distribution.sample(key, shape[: len(shape) - n_axes])
 
 
-def as_prior(prior: Any) -> Any:
+def as_prior(prior: object) -> Prior:
     """Return `prior` as a `Prior`; a NumPyro distribution is wrapped.
 
     Raises

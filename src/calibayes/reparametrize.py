@@ -7,7 +7,6 @@ parameters plus a constant, so that its interval is calibrated without sampling 
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -114,7 +113,7 @@ class TransformedRegion(Region):
         self.region.check(dim)
 
     def critical_level(self, cloud, point):
-        precision: Any = jax.lax.Precision.HIGHEST
+        precision = jax.lax.Precision.HIGHEST
         theta = jnp.tensordot(self.matrix, cloud.theta, 1, precision=precision) + self.shift[:, None, None]
         transformed_point = jnp.matmul(self.matrix, point.theta, precision=precision) + self.shift
         transformed = Cloud(theta, cloud.weights, cloud.log_density)

@@ -80,7 +80,18 @@ class Intervals:
         return [describe(*pair) for pair in zip(self.status, self.diagnostics, strict=True)]
 
     def to_frame(self) -> Any:
-        """Return a pandas data frame with one row per parameter: low, high, eta, eta_se, converged."""
+        """Convert to a pandas data frame.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per parameter with the columns low, high, eta, eta_se and converged.
+
+        Examples
+        --------
+        >>> list(result.intervals().to_frame().columns)
+        ['low', 'high', 'eta', 'eta_se', 'converged']
+        """
         import pandas as pd
 
         columns = {"low": self.bounds[:, 0], "high": self.bounds[:, 1], "eta": self.eta, "eta_se": self.eta_se}
@@ -141,6 +152,10 @@ class Result:
         Versions of the software that computed the result.
     model, data, counts
         The model, the data as the user passed them, and the bootstrap counts where they were stored. Not saved to files.
+    calibration : Calibration or None
+        The particles, which answer further questions; dropped when the result is pickled or saved.
+    own : Intervals or None
+        The answer of `intervals()` when the result was saved or pickled.
 
     Examples
     --------
@@ -170,9 +185,7 @@ class Result:
     data: object = field(repr=False, default=None)
     counts: Float[np.ndarray, "B N"] | None = field(repr=False, default=None)
     calibration: "Calibration | None" = field(repr=False, compare=False, default=None)
-    """The particles, which answer further questions; dropped when the result is pickled or saved."""
     own: "Intervals | None" = field(repr=False, compare=False, default=None)
-    """The answer of `intervals()` when the result was saved or pickled."""
 
     @property
     def converged(self) -> bool:

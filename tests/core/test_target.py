@@ -1,4 +1,6 @@
-"""The weighted risk against sums in float64, loss by loss and at sizes where float32 could go wrong."""
+"""The weighted risk against sums in float64, for every loss and for many observations."""
+
+from dataclasses import replace
 
 import equinox as eqx
 import jax
@@ -8,8 +10,8 @@ import pytest
 from scipy.optimize import minimize
 
 import calibayes as cb
-from calibayes import target as targets
 from calibayes._core import risk
+from calibayes._core import target as target_module
 from calibayes._core.counts import PoissonSpec
 from calibayes._core.target import Target, log_density, make_target
 
@@ -27,8 +29,8 @@ LOSSES = {
 risk_of = eqx.filter_jit(Target.risk)
 
 
-def problem(name, n, k, n_replicates=3, seed=0):
-    """Skewed covariates, labels or values of y, and counts with zeros."""
+def make_data(name, n, k, n_replicates=3, seed=0):
+    """Return skewed covariates, labels or values of y, and counts with zeros."""
     rng = np.random.default_rng(seed)
     x = np.column_stack([np.ones(n), rng.exponential(size=(n, k - 1))])
     y = 1 + x @ rng.normal(size=k) / k + rng.standard_t(4, size=n)
@@ -36,36 +38,36 @@ def problem(name, n, k, n_replicates=3, seed=0):
     return x, y, rng.multinomial(n, np.full(n, 1 / n), size=n_replicates)
 
 
-def particles(k, n_replicates, m=5, seed=1):
+def make_theta(k, n_replicates, m=5, seed=1):
     return np.random.default_rng(seed).normal(0.3, 0.7, size=(k, n_replicates, m)).astype(np.float32)
 
 
-def brute(rho, x, y, counts, theta):
-    rows = np.concatenate([np.ones((1, len(y))), counts])
+def direct_risk(rho, x, y, counts, theta):
+    with_data = np.concatenate([np.ones((1, len(y))), counts])
     losses = rho(np.einsum("nk,kbm->nbm", x, theta.astype(np.float64)), y[:, None, None])
-    return np.einsum("bn,nbm->bm", rows, losses)
+    return np.einsum("bn,nbm->bm", with_data, losses)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize(("n", "k"), [(21, 3), (16, 1), (43, 20)], ids=["odd", "one parameter", "matrix product"])
-def test_risk(name, n, k):
+def test_risk_matches_direct_sum(name, n, k):
     """Sums of n terms in float32: a relative error of about 1e-7 sqrt(n) of the largest risk, and 1e-5 allowed."""
     loss, rho = LOSSES[name]
-    x, y, counts = problem(name, n, k)
-    theta = particles(k, 4)
+    x, y, counts = make_data(name, n, k)
+    theta = make_theta(k, 4)
     target = make_target(cb.GibbsModel(loss, PRIOR), (x, y), counts, k)
     assert (target.dim, target.n_replicates, target.linear) == (k, 4, True)
     reference = np.broadcast_to(np.asarray(target.reference)[:, None, None], theta.shape)
-    total = brute(rho, x, y, counts, theta)
-    expected = total - brute(rho, x, y, counts, reference)
+    total = direct_risk(rho, x, y, counts, theta)
+    expected = total - direct_risk(rho, x, y, counts, reference)
     np.testing.assert_allclose(risk_of(target, jnp.asarray(theta)), expected, atol=1e-5 * np.abs(total).max())
 
 
 @pytest.mark.parametrize("name", ["quantile", "hinge"])
 def test_generic_loss_equals_linear_one(name):
     loss, _ = LOSSES[name]
-    x, y, counts = problem(name, 21, 3)
-    theta = jnp.asarray(particles(3, 4))
+    x, y, counts = make_data(name, 21, 3)
+    theta = jnp.asarray(make_theta(3, 4))
     linear = make_target(cb.GibbsModel(loss, PRIOR), (x, y), counts, 3)
     model = cb.GibbsModel(lambda t, datum: loss.rho(datum["x"] @ t, datum["y"]), PRIOR, dim=3)
     generic = make_target(model, {"x": x, "y": y}, counts, 3).recentre(linear.reference)
@@ -76,108 +78,110 @@ def test_generic_loss_equals_linear_one(name):
 
 @pytest.mark.parametrize("name", ["quantile", "squared", "logistic", "own"])
 @pytest.mark.parametrize("k", [3, 20], ids=["unrolled", "matrix product"])
-def test_recentring_shifts_every_row_by_a_constant(name, k):
+def test_recentring_shifts_every_replicate_by_a_constant(name, k):
     """The constant is the risk of the new reference; at the reference itself the risk is zero, to rounding."""
     loss, rho = LOSSES[name]
-    x, y, counts = problem(name, 43, k)
-    theta = particles(k, 4)
+    x, y, counts = make_data(name, 43, k)
+    theta = make_theta(k, 4)
     target = make_target(cb.GibbsModel(loss, PRIOR), (x, y), counts, k)
-    new = jnp.asarray(particles(k, 1, m=1, seed=5)[:, 0, 0])
+    new = jnp.asarray(make_theta(k, 1, m=1, seed=5)[:, 0, 0])
     shift = risk_of(target, jnp.asarray(theta)) - risk_of(target.recentre(new), jnp.asarray(theta))
     old = np.asarray(target.reference)
-    at = [np.broadcast_to(np.asarray(r)[:, None, None], (k, 4, 1)) for r in (new, old)]
-    expected = brute(rho, x, y, counts, at[0]) - brute(rho, x, y, counts, at[1])
-    scale = np.abs(brute(rho, x, y, counts, theta)).max()
+    references = [np.broadcast_to(np.asarray(r)[:, None, None], (k, 4, 1)) for r in (new, old)]
+    expected = direct_risk(rho, x, y, counts, references[0]) - direct_risk(rho, x, y, counts, references[1])
+    scale = np.abs(direct_risk(rho, x, y, counts, theta)).max()
     np.testing.assert_allclose(shift, np.broadcast_to(expected, shift.shape), atol=1e-5 * scale)
-    np.testing.assert_allclose(risk_of(target.recentre(new), jnp.asarray(at[0])), 0, atol=1e-6 * scale)
+    np.testing.assert_allclose(risk_of(target.recentre(new), jnp.asarray(references[0])), 0, atol=1e-6 * scale)
 
 
-def test_row_alone():
-    x, y, counts = problem("quantile", 21, 3)
+def test_target_of_one_replicate():
+    x, y, counts = make_data("quantile", 21, 3)
     target = make_target(cb.GibbsModel(LOSSES["quantile"][0], PRIOR), (x, y), counts, 3)
-    theta = jnp.asarray(particles(3, 4))
+    theta = jnp.asarray(make_theta(3, 4))
     alone = risk_of(target.replicate(2), theta[:, 2:3])
     np.testing.assert_allclose(alone[0], risk_of(target, theta)[2], rtol=1e-6, atol=1e-5)
 
 
-def test_the_first_reference_of_many_observations(monkeypatch):
-    """Fitted to every tenth; to all of them, where those know nothing of a parameter."""
+def test_initial_reference_of_many_observations(monkeypatch):
+    """Fitted to every tenth observation; to all of them if these do not determine a parameter."""
     rng = np.random.default_rng(0)
     x = np.column_stack([np.ones(1000), rng.normal(size=1000)])
     y = x @ [3.0, -2.0] + rng.normal(size=1000)
-    monkeypatch.setattr(targets, "_TO_BEGIN_WITH", 100)
-    np.testing.assert_allclose(targets.initial_reference(x, y), np.linalg.lstsq(x[::10], y[::10])[0], rtol=1e-5)
+    monkeypatch.setattr(target_module, "CONFIG", target_module.TargetConfig(reference_observations=100))
+    np.testing.assert_allclose(target_module.initial_reference(x, y), np.linalg.lstsq(x[::10], y[::10])[0], rtol=1e-5)
     rare = np.column_stack([x, np.arange(1000) == 7])
-    np.testing.assert_allclose(targets.initial_reference(rare, y), np.linalg.lstsq(rare, y)[0], rtol=1e-5)
+    np.testing.assert_allclose(target_module.initial_reference(rare, y), np.linalg.lstsq(rare, y)[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize("stored", [True, False])
-@pytest.mark.parametrize("at_once", [1, 3, 4])
-def test_some_rows_at_a_time(stored, at_once, monkeypatch):
-    """Eight rows by one, three or four: as all at once, to rounding of the sum over 21 observations."""
-    x, y, counts = problem("quantile", 21, 3, n_replicates=7)
+@pytest.mark.parametrize("batch", [1, 3, 4])
+def test_batches_of_replicates_give_the_same_risk(stored, batch, monkeypatch):
+    """Eight replicates in batches of one, three or four: to rounding of the sum over 21 observations."""
+    x, y, counts = make_data("quantile", 21, 3, n_replicates=7)
     model = cb.GibbsModel(LOSSES["quantile"][0], PRIOR)
     target = make_target(model, (x, y), counts if stored else PoissonSpec(jax.random.key(3), 7, 21), 3)
-    theta = jnp.asarray(particles(3, 8))
-    at_first = risk_of(target, theta)
-    rows = []
-    stretch = type(target.counts).stretch
+    theta = jnp.asarray(make_theta(3, 8))
+    expected = risk_of(target, theta)
+    batches = []
+    slice_replicates = type(target.counts).slice_replicates
     monkeypatch.setattr(
-        type(target.counts), "stretch", lambda self, first, n: rows.append(n) or stretch(self, first, n)
+        type(target.counts),
+        "slice_replicates",
+        lambda self, first, n: batches.append(n) or slice_replicates(self, first, n),
     )
-    monkeypatch.setattr(risk, "_CACHED", at_once * 5 * theta.shape[-1])
-    found, rounding = eqx.filter_jit(lambda t, theta: t.risk(theta))(target, theta), 21 * np.finfo(np.float32).eps
-    np.testing.assert_allclose(found, at_first, rtol=0, atol=rounding * np.abs(at_first).max())
-    assert rows == ([at_once] if at_once < 4 else [])
+    monkeypatch.setattr(risk, "CONFIG", replace(risk.CONFIG, cached_numbers=batch * 5 * theta.shape[-1]))
+    batched, rounding = eqx.filter_jit(lambda t, theta: t.risk(theta))(target, theta), 21 * np.finfo(np.float32).eps
+    np.testing.assert_allclose(batched, expected, rtol=0, atol=rounding * np.abs(expected).max())
+    assert batches == ([batch] if batch < 4 else [])
 
 
 def test_log_density_is_that_of_the_posterior():
-    x, y, counts = problem("squared", 21, 3)
+    x, y, counts = make_data("squared", 21, 3)
     target = make_target(cb.GibbsModel(LOSSES["squared"][0], PRIOR), (x, y), counts, 3)
-    theta = particles(3, 4)
+    theta = make_theta(3, 4)
     eta = np.array([0.5, 1.0, 2.0, 0.0], np.float32)
-    at = target.evaluate(jnp.asarray(theta))
-    np.testing.assert_allclose(at.weights, 1 / 5, rtol=1e-6)
+    particles = target.evaluate(jnp.asarray(theta))
+    np.testing.assert_allclose(particles.weights, 1 / 5, rtol=1e-6)
     log_prior = (-0.5 * ((theta - 0.5) / 10.0) ** 2 - np.log(10.0 * np.sqrt(2 * np.pi))).sum(0)
-    np.testing.assert_allclose(at.log_prior, log_prior, rtol=1e-5)
-    expected = -eta[:, None] * np.asarray(at.risk) + log_prior
-    np.testing.assert_allclose(log_density(at, jnp.asarray(eta)), expected, rtol=1e-5)
+    np.testing.assert_allclose(particles.log_prior, log_prior, rtol=1e-5)
+    expected = -eta[:, None] * np.asarray(particles.risk) + log_prior
+    np.testing.assert_allclose(log_density(particles, jnp.asarray(eta)), expected, rtol=1e-5)
 
 
 def one_sided(sign):
-    """Infinite (`sign` 1), minus infinite (-1) or no number (nan) for predictions above y."""
+    """Return a loss that is infinite (`sign` 1), minus infinite (-1) or NaN (nan) for predictions above y."""
     return cb.losses.Linear(lambda f, y: jnp.where(f > y, sign * jnp.inf, y - f))
 
 
 @pytest.mark.parametrize("generic", [False, True])
-def test_what_a_row_does_not_hold_cannot_touch_it(generic):
-    """Observation 3 is impossible at theta = 2. The row without it stays finite; the others have density zero."""
+def test_infinite_loss_of_an_absent_observation_is_ignored(generic):
+    """Observation 3 is impossible at theta = 2. The replicate without it is finite; the others have density zero."""
     y = np.array([4.0, 6.0, 5.0, 1.0, 7.0])
     counts = np.array([[1, 2, 1, 0, 1], [1, 1, 1, 1, 1]])
     loss = one_sided(1)
     model = cb.GibbsModel(lambda t, d: loss.rho(t[0], d), PRIOR, dim=1) if generic else cb.GibbsModel(loss, PRIOR)
     data = y if generic else (np.ones((5, 1)), y)
     target = make_target(model, data, counts, 1)
-    at = target.evaluate(jnp.full((1, 3, 1), 2.0))
+    particles = target.evaluate(jnp.full((1, 3, 1), 2.0))
     # Relative to theta = 0, where every loss is y: five counts of -2.
-    np.testing.assert_allclose(at.risk[:, 0], [np.inf, -10, np.inf])
-    density = log_density(at, jnp.ones(3))
+    np.testing.assert_allclose(particles.risk[:, 0], [np.inf, -10, np.inf])
+    density = log_density(particles, jnp.ones(3))
     assert np.isfinite(density[1, 0])
     assert (density[np.array([0, 2]), 0] == -jnp.inf).all()
 
 
 @pytest.mark.parametrize("sign", [-1, np.nan])
-def test_a_loss_that_fails_is_nan_with_density_zero(sign):
-    """Minus infinity would win every comparison: it is a failure too."""
+def test_failed_loss_gives_a_risk_of_nan_and_density_zero(sign):
+    """Minus infinity is a failure too, since it would win every comparison."""
     model = cb.GibbsModel(one_sided(sign), PRIOR)
     target = make_target(model, (np.ones((3, 1)), np.array([1.0, 5.0, 6.0])), np.ones((1, 3)), 1)
-    at = target.evaluate(jnp.full((1, 2, 1), 2.0))
-    assert np.isnan(at.risk).all()
-    assert (log_density(at, jnp.ones(2)) == -jnp.inf).all()
+    particles = target.evaluate(jnp.full((1, 2, 1), 2.0))
+    assert np.isnan(particles.risk).all()
+    assert (log_density(particles, jnp.ones(2)) == -jnp.inf).all()
 
 
-def test_infinite_loss_at_the_reference():
-    """Zero, the first reference, may be impossible for some observation; risks elsewhere are still risks."""
+def test_infinite_loss_at_the_reference_is_ignored():
+    """The initial reference zero may be impossible for an observation; risks elsewhere are finite."""
     y = np.array([-1.0, 2.0, 3.0])
     target = make_target(cb.GibbsModel(one_sided(1), PRIOR), (np.ones((3, 1)), y), np.ones((1, 3)), 1)
     risk = risk_of(target, jnp.array([[[-1.5, -2.0], [-1.5, -2.0]]]))
@@ -185,7 +189,7 @@ def test_infinite_loss_at_the_reference():
     np.testing.assert_allclose(risk[:, 1] - risk[:, 0], 1.5, rtol=1e-6)
 
 
-def test_another_dataset_does_not_recompile():
+def test_new_data_and_loss_parameters_do_not_recompile():
     traces = []
 
     @eqx.filter_jit
@@ -193,18 +197,18 @@ def test_another_dataset_does_not_recompile():
         traces.append(1)
         return target.risk(theta)
 
-    theta = jnp.asarray(particles(3, 4))
+    theta = jnp.asarray(make_theta(3, 4))
     for seed, tau in ((0, 0.2), (1, 0.6)):
-        x, y, counts = problem("quantile", 21, 3, seed=seed)
+        x, y, counts = make_data("quantile", 21, 3, seed=seed)
         risk(make_target(cb.GibbsModel(cb.losses.Quantile(tau), PRIOR), (x, y), counts, 3), theta)
     assert len(traces) == 1
 
 
 @pytest.mark.parametrize("name", ["quantile", "squared", "hinge", "logistic"])
-def test_float32_at_a_million_observations(name):
-    """Differences of risks within a posterior are of the order of one; 1e-2 of error is a density right to 1%."""
+def test_float32_is_accurate_for_a_million_observations(name):
+    """Differences of risks within a posterior are of order one; an error of 1e-2 changes a density by 1%."""
     n = 1_000_000
-    x, y, counts = problem(name, n, 2, n_replicates=1)
+    x, y, counts = make_data(name, n, 2, n_replicates=1)
     y = y + 1e3 if name == "squared" else y
     loss, rho = LOSSES[name]
     fit = np.linalg.lstsq(x, y)[0]
@@ -212,7 +216,7 @@ def test_float32_at_a_million_observations(name):
     options = {"initial_simplex": simplex, "xatol": 1e-4, "fatol": 0.1}
     centre = minimize(lambda t: rho(x @ t, y).sum(), fit, method="Nelder-Mead", options=options).x
     target = make_target(cb.GibbsModel(loss, PRIOR), (x, y), counts, 2)
-    if name != "squared":  # which starts at its minimum, found in float64
+    if name != "squared":  # whose initial reference is its minimum
         target = target.recentre(jnp.asarray(centre, float))
     theta = (centre + np.random.default_rng(2).normal(size=(5, 2)) / np.sqrt(n)).T.astype(np.float32)
     risk = np.asarray(risk_of(target, jnp.asarray(np.repeat(theta[:, None], 2, 1))), float)
@@ -222,10 +226,10 @@ def test_float32_at_a_million_observations(name):
     assert (np.ptp(exact, axis=1) > 0.1).all()
 
 
-def test_offset_in_y_costs_no_digits():
-    """With y near 1e6 and one parameter that takes it up, risk differences stay right to float32 of the residuals.
+def test_large_offset_of_y_costs_no_precision():
+    """With y near 1e6 and an intercept, differences of risks are accurate to float32 of the residuals.
 
-    Particles lie on the grid of float32 numbers near 1e6, 1/16 apart, so what is asked is exactly representable.
+    Particles are multiples of 1/16, the spacing of float32 near 1e6, so that they are represented exactly.
     """
     rng = np.random.default_rng(0)
     y = 1e6 + rng.normal(size=100)
@@ -233,14 +237,14 @@ def test_offset_in_y_costs_no_digits():
     target = make_target(model, (np.ones((100, 1)), y), np.ones((1, 100)), 1)
     theta = 1e6 + np.arange(-8, 8) / 16
     exact = 0.5 * ((y[:, None] - theta) ** 2).sum(0)
-    got = np.asarray(target.risk(jnp.asarray(np.broadcast_to(theta, (1, 2, 16)), float)), np.float64)[0]
-    np.testing.assert_allclose(got - got[0], exact - exact[0], atol=1e-3)
+    computed = np.asarray(target.risk(jnp.asarray(np.broadcast_to(theta, (1, 2, 16)), float)), np.float64)[0]
+    np.testing.assert_allclose(computed - computed[0], exact - exact[0], atol=1e-3)
 
 
-def test_risks_of_many_observations_keep_their_digits():
-    """Float32 against float64, one parameter, where the linear part of a steep loss is large and cancels.
+def test_large_linear_part_of_a_loss_costs_no_precision():
+    """Float32 against float64 for a loss whose linear part is large and cancels.
 
-    The posterior tells risks apart that differ by one; they are to be right to a hundredth of that.
+    A posterior resolves differences of order one in the risk; the error must be below a hundredth of that.
     """
     n, tau = 2**18, 0.95
     y = np.random.default_rng(0).normal(size=n)
@@ -249,8 +253,23 @@ def test_risks_of_many_observations_keep_their_digits():
     target = target.recentre(jnp.asarray([np.quantile(y, tau)], float))
     spread = np.sqrt(tau * (1 - tau) / n) / 0.1031
     theta = np.float32(target.reference[0]) + np.linspace(-2, 2, 9, dtype=np.float32) * np.float32(spread)
-    found = np.asarray(target.replicate(0).risk(jnp.asarray(theta, float)[None, None]))[0]
-    beyond = theta.astype(float)[:, None] - y
-    exact = np.maximum(-tau * beyond, (1 - tau) * beyond).sum(1)
-    error = found - exact
+    computed = np.asarray(target.replicate(0).risk(jnp.asarray(theta, float)[None, None]))[0]
+    residual = theta.astype(float)[:, None] - y
+    exact = np.maximum(-tau * residual, (1 - tau) * residual).sum(1)
+    error = computed - exact
     assert (error - error.mean()).std() < 0.01
+
+
+@pytest.mark.parametrize("dim", [2, 19, risk.CONFIG.max_unrolled_dim + 3])
+def test_predictions_of_many_parameters(dim):
+    """Unrolled for few parameters and as matrix products for many, to the rounding of sums of `dim` terms."""
+    rng = np.random.default_rng(0)
+    theta = rng.normal(size=(dim, 3, 5))
+    x, y, counts = rng.normal(size=(40, dim)), rng.normal(size=40), rng.integers(0, 3, (2, 40))
+    target = make_target(cb.GibbsModel(cb.losses.Absolute(), cb.priors.Normal()), (x, y), counts, dim)
+    residual = np.abs(y[:, None, None] - np.einsum("ik,kbm->ibm", x, theta))
+    weights = np.concatenate([np.ones((1, 40)), counts])
+    expected = np.einsum("bi,ibm->bm", weights, residual)
+    computed = np.asarray(target.risk(jnp.asarray(theta, float)), np.float64)
+    # Risks are relative to the reference, a constant of each replicate.
+    np.testing.assert_allclose(np.diff(computed), np.diff(expected), atol=1e-5 * np.abs(expected).max() * dim**0.5)

@@ -3,6 +3,7 @@
 import dataclasses
 import pickle
 import sys
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import matplotlib as mpl
@@ -368,7 +369,8 @@ def test_diagnostics_of_transport(result):
 def with_other_state(result, not_mixed):
     """Replace the sampler state by one that is not that of transport."""
     iterate = result.calibration.iterate
-    other = dataclasses.replace(iterate, state=object(), info=iterate.info._replace(not_mixed=not_mixed))
+    state = SimpleNamespace(particles=iterate.state.particles)
+    other = dataclasses.replace(iterate, state=state, info=iterate.info._replace(not_mixed=not_mixed))
     return dataclasses.replace(result, calibration=dataclasses.replace(result.calibration, iterate=other))
 
 

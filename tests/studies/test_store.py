@@ -17,7 +17,7 @@ def test_lines_are_read_back(tmp_path):
     reopened = Store(path)
     assert reopened.lines[0] == lines[0]
     assert not reopened.lines[1].converged
-    assert math.isnan(reopened.lines[1].truth)
+    assert math.isnan(reopened.lines[1].truth_level)
     assert reopened.lines[1].machine == lines[1].machine
     assert LINE.key in reopened
     assert ("p", 100, 2, "smc", "box") not in reopened

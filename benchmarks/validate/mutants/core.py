@@ -126,7 +126,7 @@ rewrite(
     "_r * int(self.counts.n) // _s",
     "_r * (int(self.counts.n) // _s)",
     "Never subsample the last observations.",
-    tests=["samplers/test_subsample.py"],
+    tests=["samplers/transport/test_subsample.py"],
 )
 rewrite(
     "logit_jacobian_one_sided",

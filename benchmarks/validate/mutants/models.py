@@ -93,5 +93,5 @@ rewrite(
     "_f((_m, _t, _d))",
     "_f((_m, _t))",
     "Accept a model that was checked with other data.",
-    tests=["validate/test_checks.py"],
+    tests=["validate/test_traced_functions.py", "validate/test_calls.py", "validate/test_data.py"],
 )

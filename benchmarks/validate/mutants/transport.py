@@ -3,11 +3,9 @@
 from benchmarks.validate.mutation import rewrite
 
 _MAPS = "samplers/transport/test_maps.py"
-_REFIT = "samplers/transport/test_refit.py"
-_FITTING = "samplers/transport/test_fitting.py"
 _IMPORTANCE = "samplers/transport/test_importance.py"
 _SUBSAMPLE = "samplers/transport/test_subsample.py"
-_TRANSPORT = "samplers/transport/test_transport.py"
+_TRANSPORT = "samplers/test_transport.py"
 
 rewrite(
     "weights_without_density_of_the_pool",
@@ -39,7 +37,7 @@ rewrite(
     "self.root * jnp.sqrt(_f)",
     "self.root * _f",
     "Scale standard deviations by the factor of the variances.",
-    tests=[_SUBSAMPLE, _TRANSPORT],
+    tests=[_MAPS, _SUBSAMPLE],
 )
 rewrite(
     "moments_where_too_few_particles_are_effective",
@@ -47,7 +45,7 @@ rewrite(
     "return jnp.where(_c, _a, _b), jnp.where(_m, _d, _e)",
     "return jnp.where(_c, _b, _a), jnp.where(_m, _e, _d)",
     "Use weighted moments where too few particles are effective, and regression elsewhere.",
-    tests=[_REFIT, _TRANSPORT],
+    tests=[_MAPS, _TRANSPORT],
 )
 rewrite(
     "one_refit_too_many",
@@ -55,7 +53,7 @@ rewrite(
     "_e < _m.astype(np.int32)",
     "_e <= _m.astype(np.int32)",
     "Evaluate the risk once more than allowed.",
-    tests=[_FITTING, _TRANSPORT],
+    tests=[_TRANSPORT],
 )
 rewrite(
     "placeholder_accepted_where_weights_vanish",
@@ -63,7 +61,7 @@ rewrite(
     "jnp.full(_l.shape, -1, _l.dtype)",
     "jnp.full(_l.shape, 0, _l.dtype)",
     "Keep the placeholder on replicates without effective particles.",
-    tests=[_FITTING, _TRANSPORT],
+    tests=[_TRANSPORT],
 )
 rewrite(
     "part_of_the_particles_stands_for_all",
@@ -79,7 +77,7 @@ rewrite(
     "transport_and_weight(_t, _p, _m, host_array(_e))",
     "transport_and_weight(_t, _p, _m, host_array(eta))",
     "Weight the broadened particles at the final learning rate.",
-    tests=["samplers/transport/test_repair.py", _TRANSPORT],
+    tests=[_TRANSPORT],
 )
 rewrite(
     "populations_mapped_to_their_common_mean",

@@ -70,6 +70,12 @@ class Curve:
         Replicates b, b + n_groups, ... share the Monte Carlo error of the same draws.
     in_groups : ndarray of shape (B,) or None
         Critical levels in the middle of the grid from the first snapshot alone, in which this sharing is visible.
+
+    Examples
+    --------
+    >>> curve = result.curve
+    >>> curve.coverage().shape == curve.etas.shape
+    True
     """
 
     etas: Float[np.ndarray, " G"]
@@ -85,15 +91,47 @@ class Curve:
 
     @staticmethod
     def empty(n_replicates: int, level: float) -> "Curve":
-        """Return a curve without learning rates, for a calibration that ended before it could be computed."""
+        """Return a curve without learning rates, for a calibration that ended before it could be computed.
+
+        Parameters
+        ----------
+        n_replicates : int
+            Number of replicates.
+        level : float
+            Requested level.
+
+        Returns
+        -------
+        Curve
+        """
         return Curve(np.empty(0), np.empty((0, n_replicates)), np.empty(0), level)
 
     def coverage(self, level: float | None = None) -> Float[np.ndarray, " G"]:
-        """Return the coverage at each learning rate of the grid, by default at the requested level."""
+        """Return the coverage at each learning rate of the grid.
+
+        Parameters
+        ----------
+        level : float or None
+            Level of the credible sets. Default: the requested level.
+
+        Returns
+        -------
+        ndarray of shape (G,)
+        """
         return (self.critical_levels <= (self.level if level is None else level)).mean(1)
 
     def critical_etas(self, level: float | None = None) -> Float[np.ndarray, " B"]:
-        """Return the learning rate at which each replicate's set excludes the point; 0 or infinity off the grid."""
+        """Return the learning rate at which each replicate's set excludes the point; 0 or infinity off the grid.
+
+        Parameters
+        ----------
+        level : float or None
+            Level of the credible sets. Default: the requested level.
+
+        Returns
+        -------
+        ndarray of shape (B,)
+        """
         return self._critical_etas if level is None or level == self.level else self._crossings(level)
 
     @cached_property
@@ -117,7 +155,18 @@ class Curve:
         return np.where(last < 0, 0.0, np.where(last == inside.shape[0] - 1, np.inf, crossing))
 
     def eta_hat(self, level: float | None = None) -> float:
-        """Return the learning rate at which the sets cover at `level`: a quantile of the critical etas."""
+        """Return the learning rate at which the sets cover at `level`: a quantile of the critical etas.
+
+        Parameters
+        ----------
+        level : float or None
+            Level of the credible sets. Default: the requested level.
+
+        Returns
+        -------
+        float
+            0 or infinity if it lies off the grid.
+        """
         level = self.level if level is None else level
         ordered = np.sort(self.critical_etas(level))
         n = len(ordered)
@@ -126,13 +175,34 @@ class Curve:
         return float(np.sqrt(low * high)) if low > 0 and high < np.inf else float(low if low == 0 else high)
 
     def band(self, level: float | None = None) -> Float[np.ndarray, "G 2"]:
-        """Return pointwise 95% intervals of the coverage (Wilson's), from the effective number of replicates."""
+        """Return pointwise 95% intervals of the coverage (Wilson's), from the effective number of replicates.
+
+        Parameters
+        ----------
+        level : float or None
+            Level of the credible sets. Default: the requested level.
+
+        Returns
+        -------
+        ndarray of shape (G, 2)
+        """
         n = round(self.critical_levels.shape[1] / self._design_effect(self.level if level is None else level))
         counts = np.round(self.coverage(level) * n).astype(int)
         return np.array([Coverage(int(count), n).interval for count in counts]).reshape(-1, 2)
 
     def eta_se(self, level: float | None = None) -> float:
-        """Return half the distance between the order statistics one standard error on either side of eta-hat."""
+        """Return half the distance between the order statistics one standard error on either side of eta-hat.
+
+        Parameters
+        ----------
+        level : float or None
+            Level of the credible sets. Default: the requested level.
+
+        Returns
+        -------
+        float
+            Infinity if one of them lies off the grid.
+        """
         level = self.level if level is None else level
         ordered = np.sort(self.critical_etas(level))
         n = len(ordered)

@@ -10,7 +10,14 @@ from enum import Enum, IntEnum, StrEnum
 
 
 class Status(Enum):
-    """How the search for the learning rate ended. The value of each member is its message."""
+    """How the search for the learning rate ended. The value of each member is its message.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> cb.Status.CONVERGED.value
+    'The credible sets cover at the requested level.'
+    """
 
     CONVERGED = "The credible sets cover at the requested level."
     MAX_ITERATIONS = "The search stopped at its maximum number of iterations."
@@ -21,7 +28,14 @@ class Status(Enum):
 
 
 class Severity(IntEnum):
-    """How much a diagnostic matters: a note, something to check, or a reason not to rely on the answer."""
+    """How much a diagnostic matters: a note, something to check, or a reason not to rely on the answer.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> cb.Severity.WARNING < cb.Severity.ERROR
+    True
+    """
 
     INFO = 0
     WARNING = 1
@@ -29,7 +43,14 @@ class Severity(IntEnum):
 
 
 class Code(StrEnum):
-    """What a diagnostic is about."""
+    """What a diagnostic is about.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> cb.Code.REPAIRED in {finding.code for finding in result.diagnostics} or not len(result.repaired_replicates)
+    True
+    """
 
     REPAIRED = "repaired"
     """Replicates with degenerate importance weights were resampled by SMC."""
@@ -73,11 +94,23 @@ ABOUT_THE_SAMPLER = frozenset({Code.NOT_AUDITED, Code.AUDIT_FAILED, Code.FALLBAC
 class Diagnostic:
     """One finding about a run.
 
-    Attributes:
-        code: what the finding is about.
-        severity: how much it matters.
-        count: the number of replicates (or evaluations) concerned; 0 where the finding is not about a number of them.
-        message: the finding as a sentence, with the remedy where there is one.
+    Attributes
+    ----------
+    code : Code
+        What the finding is about.
+    severity : Severity
+        How much it matters.
+    count : int
+        Number of replicates or evaluations that it is about; 0 where it is not about a number of them.
+    message : str
+        The finding as a sentence, with the remedy where there is one.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> finding = cb.Diagnostic(cb.Code.ESS_LOW, cb.Severity.WARNING, 0, "Use more particles.")
+    >>> str(finding)
+    'Use more particles.'
     """
 
     code: Code

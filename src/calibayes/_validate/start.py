@@ -14,7 +14,7 @@ from calibayes._validate.data import as_numeric_array, require_finite
 
 
 @dataclass(frozen=True)
-class InitialDrawsConfig:
+class StartConfig:
     """Tuning constants of the checks of initial draws."""
 
     n_prior_draws: int = 32
@@ -26,7 +26,7 @@ class InitialDrawsConfig:
     posterior resolves."""
 
 
-CONFIG = InitialDrawsConfig()
+CONFIG = StartConfig()
 
 
 def check_initial_draws(draws: Any, prior: Any, dim: int) -> Float[np.ndarray, "M K"] | None:

@@ -11,7 +11,7 @@ import typer
 import calibayes as cb
 from calibayes.cli import demo, fit, report
 
-app = typer.Typer(add_completion=True, no_args_is_help=True, help=cb.__doc__, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=True, no_args_is_help=True, pretty_exceptions_enable=False)
 
 app.command(no_args_is_help=True)(fit.fit)
 app.command(no_args_is_help=True)(report.report)
@@ -31,7 +31,7 @@ def main(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Calibrate the learning rate of generalized posteriors, so that credible sets have their nominal coverage."""
+    """Choose the learning rate of generalized posteriors such that credible sets have their nominal coverage."""
     enable_compilation_cache()
 
 

@@ -61,8 +61,7 @@ def fit(
 
     Several devices are used if the problem is large enough. Processes started by srun or mpirun share the work.
 
-    Exit status: 0 if the calibration and all intervals converged; 1 if not (results are printed and saved
-    nevertheless, if there are any); 2 for invalid input.
+    Exit status: 0 if everything converged; 1 if not, or if there is no result; 2 for invalid input.
     """
     if not alone:
         join()

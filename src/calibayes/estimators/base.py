@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from functools import partial
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -114,12 +113,12 @@ class LinearEstimator(BaseEstimator):
         check_is_fitted(self)
         return (self._result_with_particles() if self.result_.kept is None else self.result_).intervals()
 
-    def _linear_prediction(self, X: Any) -> Float[np.ndarray, " N"]:
+    def _linear_prediction(self, X: object) -> Float[np.ndarray, " N"]:
         check_is_fitted(self)
         columns = validate_data(self, X, dtype=np.float64, reset=False)
         return columns @ self.coef_ + self.intercept_
 
-    def predict_interval(self, X: Any, level: float | None = None) -> Float[np.ndarray, "n 2"]:
+    def predict_interval(self, X: object, level: float | None = None) -> Float[np.ndarray, "n 2"]:
         """Return credible intervals of the linear prediction at each row of X.
 
         The interval of each row is calibrated at its own learning rate. It is an interval of the fitted value, such as

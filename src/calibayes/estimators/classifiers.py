@@ -1,10 +1,9 @@
 """Binary classification estimators."""
 
-from typing import Any
-
 import numpy as np
 from jaxtyping import Float, Shaped
 from sklearn.base import ClassifierMixin
+from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import validate_data
 
@@ -16,7 +15,7 @@ from calibayes.losses import LinearLoss
 class Classifier(ClassifierMixin, LinearEstimator):
     """Base class of the classification estimators."""
 
-    def fit(self, X: Any, y: Any) -> "Classifier":
+    def fit(self, X: object, y: object) -> "Classifier":
         """Calibrate the model.
 
         Parameters
@@ -47,7 +46,7 @@ class Classifier(ClassifierMixin, LinearEstimator):
         self._calibrate(columns, np.where(labels == self.classes_[1], 1.0, -1.0))
         return self
 
-    def decision_function(self, X: Any) -> Float[np.ndarray, " N"]:
+    def decision_function(self, X: object) -> Float[np.ndarray, " N"]:
         """Return the linear prediction, which is positive for the second of `classes_`.
 
         Parameters
@@ -62,7 +61,7 @@ class Classifier(ClassifierMixin, LinearEstimator):
         """
         return self._linear_prediction(X)
 
-    def predict(self, X: Any) -> Shaped[np.ndarray, " N"]:
+    def predict(self, X: object) -> Shaped[np.ndarray, " N"]:
         """Return the predicted classes.
 
         Parameters
@@ -78,7 +77,7 @@ class Classifier(ClassifierMixin, LinearEstimator):
         is_second = self.decision_function(X) > 0
         return self.classes_[is_second.astype(int)]
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
         return tags
@@ -213,7 +212,7 @@ class LogisticClassifier(Classifier):
     def _loss(self) -> LinearLoss:
         return losses.Logistic()
 
-    def predict_proba(self, X: Any) -> Float[np.ndarray, "N 2"]:
+    def predict_proba(self, X: object) -> Float[np.ndarray, "N 2"]:
         """Return the probabilities of the two classes at the posterior mean.
 
         Parameters
@@ -229,7 +228,7 @@ class LogisticClassifier(Classifier):
         second = _logistic(self.decision_function(X))
         return np.column_stack([1 - second, second])
 
-    def predict_interval(self, X: Any, level: float | None = None) -> Float[np.ndarray, "N 2"]:
+    def predict_interval(self, X: object, level: float | None = None) -> Float[np.ndarray, "N 2"]:
         """Return credible intervals of the probability of the second class at each row of X.
 
         Parameters

@@ -1,7 +1,5 @@
 """Regression estimators."""
 
-from typing import Any
-
 import numpy as np
 from jaxtyping import Float
 from sklearn.base import RegressorMixin
@@ -16,7 +14,7 @@ from calibayes.losses import LinearLoss
 class Regressor(RegressorMixin, LinearEstimator):
     """Base class of the regression estimators."""
 
-    def fit(self, X: Any, y: Any) -> "Regressor":
+    def fit(self, X: object, y: object) -> "Regressor":
         """Calibrate the model.
 
         Parameters
@@ -35,7 +33,7 @@ class Regressor(RegressorMixin, LinearEstimator):
         self._calibrate(columns, np.asarray(response, np.float64))
         return self
 
-    def predict(self, X: Any) -> Float[np.ndarray, " N"]:
+    def predict(self, X: object) -> Float[np.ndarray, " N"]:
         """Return the linear prediction at the posterior mean.
 
         Parameters

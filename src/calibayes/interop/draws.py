@@ -22,7 +22,7 @@ CONFIG = DrawsConfig()
 
 
 def draws_from(
-    source: Any, names: Sequence[str] | None = None, *, chains: bool = False
+    source: object, names: Sequence[str] | None = None, *, chains: bool = False
 ) -> tuple[Float[np.ndarray, "M K"], list[str]]:
     """Convert the draws of another sampler to the arguments `draws` and `names` of `calibrate`.
 
@@ -88,7 +88,7 @@ def element_names(name: str, shape: tuple[int, ...]) -> list[str]:
     return [f"{name}[{','.join(map(str, index))}]" if shape else name for index in np.ndindex(shape)]
 
 
-def _columns(source: Any, chains: bool) -> dict[str, np.ndarray]:
+def _columns(source: object, chains: bool) -> dict[str, np.ndarray]:
     """Return the draws of every parameter by name."""
     if hasattr(source, "columns"):
         return _frame_columns(source)

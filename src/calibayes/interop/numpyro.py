@@ -9,13 +9,14 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
 from calibayes._backend.functions import Function, as_float, static
 from calibayes.interop.draws import element_names
@@ -59,7 +60,7 @@ class Layout:
         """Names of the parameters."""
         return [name for site, shape in self.shapes for name in element_names(site, shape)]
 
-    def split(self, theta: Any) -> dict[str, Any]:
+    def split(self, theta: Shaped[Array | np.ndarray, "... K"]) -> dict[str, Any]:
         """Return the values of each site, given parameter vectors along the last axis."""
         ends = np.cumsum([int(np.prod(shape)) for _, shape in self.shapes])
         return {
@@ -120,7 +121,7 @@ class NumPyroPrior(eqx.Module):
         """Names of the parameters."""
         return self.layout.names
 
-    def latents(self, draws: Any) -> dict[str, Any]:
+    def latents(self, draws: Shaped[Array | np.ndarray, "... K"]) -> dict[str, Any]:
         """Split draws by site, as `numpyro.infer.Predictive` takes them.
 
         Parameters
@@ -179,7 +180,7 @@ class NumPyroLikelihood(eqx.Module):
         return _log_prob(self.model, _as_batch(datum), self.layout.split(theta), observed=True)
 
 
-def from_numpyro(model: Callable[..., Any], data: Any) -> tuple[NumPyroLikelihood, NumPyroPrior]:
+def from_numpyro(model: Callable[..., Any], data: PyTree) -> tuple[NumPyroLikelihood, NumPyroPrior]:
     """Return the log-likelihood of one observation and the prior of a NumPyro model.
 
     See `GibbsModel.from_numpyro` for the parameters and the assumptions, which are checked at draws of the prior.
@@ -212,7 +213,7 @@ def from_numpyro(model: Callable[..., Any], data: Any) -> tuple[NumPyroLikelihoo
     return likelihood, prior
 
 
-def _handlers() -> Any:
+def _handlers() -> ModuleType:
     try:
         from numpyro import handlers
     except ImportError as error:
@@ -220,7 +221,7 @@ def _handlers() -> Any:
     return handlers
 
 
-def _run(model: Callable[..., Any], data: Any, key: PRNGKeyArray | None = None) -> Sites:
+def _run(model: Callable[..., Any], data: PyTree[Array], key: PRNGKeyArray | None = None) -> Sites:
     """Run a NumPyro model and return its sample sites. With a key, latent sites are drawn from their priors."""
     handlers = _handlers()
     run = model.fn if isinstance(model, Function) else model
@@ -241,7 +242,9 @@ def _values(sites: Sites) -> dict[str, Any]:
     return {name: site["value"] for name, site in sites.items()}
 
 
-def _log_prob(model: Callable[..., Any], data: Any, latents: dict[str, Any], observed: bool) -> Float[Array, ""]:
+def _log_prob(
+    model: Callable[..., Any], data: PyTree[Array], latents: dict[str, Any], observed: bool
+) -> Float[Array, ""]:
     """Return the log-density of the observed or of the latent sites."""
     with _HANDLER_LOCK, _handlers().substitute(data=latents):
         sites = [site for site in _run(model, data).values() if site["is_observed"] == observed]
@@ -252,7 +255,7 @@ def _log_prob(model: Callable[..., Any], data: Any, latents: dict[str, Any], obs
     return total
 
 
-def _arrays(data: Any) -> PyTree[Array]:
+def _arrays(data: PyTree) -> PyTree[Array]:
     arrays = jax.tree.map(np.asarray, data)
     leaves = jax.tree.leaves(arrays)
     if any(leaf.dtype.kind not in "biuf" for leaf in leaves):
@@ -321,7 +324,9 @@ def _bounds(name: str, site: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     return np.broadcast_to(low, shape).ravel(), np.broadcast_to(high, shape).ravel()
 
 
-def _check_sums(likelihood: NumPyroLikelihood, prior: NumPyroPrior, data: Any, thetas: Float[Array, "L K"]) -> None:
+def _check_sums(
+    likelihood: NumPyroLikelihood, prior: NumPyroPrior, data: PyTree[Array], thetas: Float[Array, "L K"]
+) -> None:
     """Check that the log-likelihood is a sum over observations, and that the prior does not depend on the data."""
 
     @jax.jit

@@ -98,9 +98,33 @@ class Bracket(Search[BracketState]):
         positive("closeness", self.closeness)
 
     def init(self, eta: float) -> BracketState:
+        """Return the state before the first observation.
+
+        Parameters
+        ----------
+        eta : float
+            First learning rate.
+
+        Returns
+        -------
+        BracketState
+        """
         return BracketState(eta=eta, request=Request.CHEAPEST_CURVE, first_eta=eta)
 
     def step(self, state: BracketState, observation: Observation) -> BracketState:
+        """Return the state after an observation.
+
+        Parameters
+        ----------
+        state : BracketState
+            State before the observation.
+        observation : Observation
+            What the solver found at `state.eta`.
+
+        Returns
+        -------
+        BracketState
+        """
         if state.request is Request.CHEAPEST_CURVE:
             state = replace(state, refining=observation.refined, first_is_refined=observation.refined)
         return self._step_full(state, observation) if observation.refined else self._step_rough(state, observation)

@@ -57,6 +57,11 @@ class Record:
     intervals : ndarray of shape (K, 2)
         Marginal credible intervals on the data at this learning rate and the requested level; NaN for reported
         parameters that were not sampled themselves, such as an estimator's intercept.
+
+    Examples
+    --------
+    >>> result.trace[0].iteration
+    1
     """
 
     iteration: int

@@ -81,9 +81,33 @@ class RobbinsMonro(Search[RobbinsMonroState]):
         self.step_rule, self.gain, self.refine = step, positive("gain", gain), bool(refine)
 
     def init(self, eta: float) -> RobbinsMonroState:
+        """Return the state before the first observation.
+
+        Parameters
+        ----------
+        eta : float
+            First learning rate.
+
+        Returns
+        -------
+        RobbinsMonroState
+        """
         return RobbinsMonroState(eta=eta)
 
     def step(self, state: RobbinsMonroState, observation: Observation) -> RobbinsMonroState:
+        """Return the state after an observation.
+
+        Parameters
+        ----------
+        state : RobbinsMonroState
+            State before the observation.
+        observation : Observation
+            What the solver found at `state.eta`.
+
+        Returns
+        -------
+        RobbinsMonroState
+        """
         if state.refinement is not None:
             return self._step_refinement(state, observation)
         error = observation.coverage - observation.level

@@ -132,13 +132,13 @@ class Solver:
 
         An interrupt, or a learning rate that the sampler cannot reach, ends it with the best iterate so far.
         """
+        # A continued run counts the seconds of its earlier part.
+        self.started = min(self.started, time.perf_counter() - solver_state.seconds)
         if self.checkpoint.allows_more_iterations and _stopped_at_limit(self.checkpoint.get(result_stage)):
             self.checkpoint.discard(result_stage)
         if (finished := self.checkpoint.get(result_stage)) is not None:
             iterate, trace = finished
             return Solution(problem, iterate, trace)
-        # A continued run counts the seconds of its earlier part.
-        self.started = min(self.started, time.perf_counter() - solver_state.seconds)
         self.latest = solver_state
         try:
             while solver_state.search.status is None and not self._at_limit(solver_state):

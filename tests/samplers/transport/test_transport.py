@@ -1,0 +1,393 @@
+"""Transport against posteriors integrated on a grid, and the repair of replicates with degenerate weights."""
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import calibayes as cb
+from calibayes._backend.functions import as_float
+from calibayes._core.particles import ess
+from calibayes._core.target import make_target
+from calibayes.regions import as_region, critical_levels
+from calibayes.samplers.populations import N_POPULATIONS
+from calibayes.samplers.transport import config, repair, sampler
+from calibayes.samplers.transport.fitting import (
+    FitGoal,
+    TransportedParticles,
+    _accept_refits,
+    refit_all,
+    refit_replicates,
+    transport_and_fit,
+)
+from calibayes.samplers.transport.maps import transport_and_weight
+from calibayes.samplers.transport.refit import refit_maps
+from calibayes.samplers.transport.repair import has_degenerate_weights, sample_by_tempering
+from exact import GridPosterior
+
+N, N_BOOTSTRAP, M = 100, 120, 500
+
+
+def no_progress(share):
+    """Ignore the completed share of the work."""
+
+
+@pytest.fixture(scope="module")
+def problem(key):
+    """Median regression on 120 bootstrap replicates, and on four that contain only half of the residuals.
+
+    The posteriors of those four are about five standard deviations from that on the data.
+    """
+    x, y = cb.datasets.median_regression(N, seed=3)
+    order = np.argsort(y - x @ np.linalg.lstsq(x, y)[0])
+    halves = np.zeros((4, N))
+    for counts_of_half, members in zip(halves, (order[50:], order[:50], order[60:], order[:60]), strict=True):
+        counts_of_half[members] = N / len(members)
+    counts = np.random.default_rng(11).multinomial(N, np.full(N, 1 / N), size=N_BOOTSTRAP)
+    counts = np.concatenate([counts, halves])
+    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    initial = cb.Transport(n_particles=M).draw_initial(key, make_target(model, (x, y), counts, 2), None, None)
+    return initial.target, initial, GridPosterior(x, y, counts)
+
+
+@pytest.fixture(scope="module")
+def searching(problem, key):
+    """The state during the search."""
+    target, initial, _ = problem
+    return cb.Transport(n_particles=M).init(key, target, initial, initial.eta)
+
+
+@pytest.fixture(scope="module")
+def fitted(problem, searching):
+    """The refined state."""
+    return cb.Transport(n_particles=M).refine(problem[0], searching, no_progress)
+
+
+@pytest.fixture(scope="module")
+def unfitted(problem, key):
+    """The state with the jackknife maps, which fail on the distant replicates, with all particles and no repair."""
+    target, initial, _ = problem
+    transport = cb.Transport(n_particles=M, max_evaluations=1, repair=False)
+    return transport.refine(target, transport.init(key, target, initial, initial.eta), no_progress)
+
+
+def change_config(monkeypatch, section, **changes):
+    changed = replace(getattr(config.CONFIG, section), **changes)
+    monkeypatch.setattr(config, "CONFIG", replace(config.CONFIG, **{section: changed}))
+
+
+def sizes(state):
+    return np.asarray(ess(state.particles.log_weights))
+
+
+def standardised_means(state, grid):
+    """Return the weighted means on every bootstrap replicate minus the exact ones, in standard errors."""
+    weights = grid.weights(state.eta, grid.counts @ grid.losses)
+    exact = weights @ grid.theta
+    sd = np.sqrt(weights @ grid.theta**2 - exact**2)
+    particles = state.particles
+    means = (np.asarray(particles.theta, float) * np.asarray(particles.weights, float)).sum(-1)[:, 1:].T
+    return (means - exact) / (sd / np.sqrt(sizes(state)[1:, None]))
+
+
+def test_most_particles_are_effective_after_three_evaluations(fitted):
+    assert fitted.evaluations <= 3
+    assert np.median(sizes(fitted)) >= 0.85 * M
+    assert sizes(fitted).min() > 0.5 * M
+    assert not fitted.repaired.any()
+
+
+def test_replicates_have_the_exact_means(problem, fitted):
+    """The largest of 248 normal deviates exceeds 4.7 for one key in 1,500; replicates form 20 groups by population.
+
+    Weighted means are slightly worse than their effective sample size if weights and values are correlated: 1.25.
+    """
+    z = standardised_means(fitted, problem[2])
+    assert np.abs(z).max() < 4.7
+    assert z.std() < 1.25
+    groups = np.array([z[np.arange(1, len(z) + 1) % N_POPULATIONS == g].mean(0) for g in range(N_POPULATIONS)])
+    assert (np.abs(groups.mean(0)) < 4 * groups.std(0, ddof=1) / N_POPULATIONS**0.5).all()
+
+
+@pytest.mark.parametrize("region", ["hpd", "ellipsoid", 1], ids=str)
+def test_critical_levels_are_exact(problem, fitted, region):
+    """A level L from an effective size S has a variance of at most (1 - L^2) / S, less for an ellipsoid or HPD set.
+
+    The largest of 124 deviates exceeds 4.7 for one key in 3,000; 1 / M is the contribution of one particle at a level
+    of one. The mean over 20 groups of replicates that share a population is within 4 estimated errors.
+    """
+    target, _, grid = problem
+    eta = as_float(fitted.eta)
+    point = grid.weights(fitted.eta, grid.losses.sum(0, keepdims=True))[0] @ grid.theta
+    region_object = cb.regions.Interval(region) if isinstance(region, int) else as_region(region)
+    levels = critical_levels(target, fitted.particles, eta, region_object, jnp.asarray(point, float))
+    exact = grid.critical_levels(fitted.eta, region)
+    differences = np.asarray(levels)[1:] - exact
+    z = differences / np.sqrt((1 - exact**2 + 1 / M) / sizes(fitted)[1:])
+    assert np.abs(z).max() < 4.7
+    assert z.std() < 1.2
+    groups = np.array([z[np.arange(1, len(z) + 1) % N_POPULATIONS == g].mean() for g in range(N_POPULATIONS)])
+    assert abs(groups.mean()) < 4 * groups.std(ddof=1) / N_POPULATIONS**0.5
+
+
+def test_data_are_one_replicate_of_all_populations(problem, fitted):
+    """20 populations of 500 draws, with the accuracy of the pool."""
+    _, _, grid = problem
+    data = cb.Transport(n_particles=M).data(fitted)
+    assert data.theta.shape == (2, 1, N_POPULATIONS * M)
+    weights = grid.weights(fitted.eta, grid.losses.sum(0, keepdims=True))[0]
+    exact = weights @ grid.theta
+    sd = np.sqrt(weights @ grid.theta**2 - exact**2)
+    means = (np.asarray(data.theta, float) * np.asarray(data.weights, float)).sum(-1)[:, 0]
+    assert (np.abs(means - exact) < 4 * sd / fitted.pool.ess**0.5).all()
+
+
+@pytest.mark.parametrize("factor", [1.2, 9.0, 0.1])
+def test_state_does_not_depend_on_the_path(problem, searching, factor):
+    """Maps are made from the pool, and pools from the initial draws: away and back gives the same bits."""
+    target, initial, _ = problem
+    transport = cb.Transport(n_particles=M)
+    away = transport.move(target, searching, factor * initial.eta, no_progress)
+    assert away.eta == factor * initial.eta
+    assert np.abs(np.asarray(away.particles.theta) - np.asarray(searching.particles.theta)).max() > 1e-3
+    back = transport.move(target, away, initial.eta, no_progress)
+    for leaf, expected in zip(jax.tree.leaves(back.particles), jax.tree.leaves(searching.particles), strict=True):
+        np.testing.assert_array_equal(leaf, expected)
+
+
+@pytest.fixture(scope="module")
+def distant(problem, searching):
+    """Refined states at nine times eta, and at a tenth."""
+    target, initial, _ = problem
+    transport = cb.Transport(n_particles=M)
+    moved = {f: transport.move(target, searching, f * initial.eta, no_progress) for f in (9.0, 0.1)}
+    return {f: transport.refine(target, state, no_progress) for f, state in moved.items()}
+
+
+@pytest.mark.parametrize("factor", [9.0, 0.1])
+def test_pool_follows_eta_by_whole_steps(problem, distant, factor):
+    """The pool is always near eta, at the same few learning rates on any path, and replicates are as exact as before.
+
+    The maps rescale the pool from its eta to the requested one, so the deviates have the same distribution.
+    """
+    target, initial, grid = problem
+    state = distant[factor]
+    if factor < 1:
+        grid = GridPosterior(grid.x, grid.y, grid.counts, width=30.0)
+    assert 0.5 < state.eta / state.pool.eta < 2
+    assert state.pool.eta != initial.eta
+    direct = cb.Transport(n_particles=M).init(state.key, target, initial, 1.01 * state.eta)
+    assert direct.pool.eta == state.pool.eta
+    np.testing.assert_array_equal(direct.pool.particles.theta, state.pool.particles.theta)
+    z = standardised_means(state, grid)
+    assert np.abs(z).max() < 4.7
+    assert z.std() < 1.25
+    assert np.median(sizes(state)) > 0.7 * M
+
+
+def test_replicates_with_degenerate_weights_are_repaired(problem, unfitted):
+    """Only those: the others do not change. Repaired replicates have equal weights and exact means.
+
+    With one evaluation some maps are inexact, and weights that are not degenerate may still have heavy tails. The
+    deviates of the repaired replicates alone, twice 4 to 20 of them, are below 4.5.
+    """
+    target, _, grid = problem
+    degenerate = has_degenerate_weights(unfitted.particles.log_weights, unfitted.transported.ess)
+    assert degenerate[-4:].all()
+    assert 4 <= degenerate.sum() < 30
+    shares = []
+    repaired = cb.Transport(n_particles=M, max_evaluations=1).refine(target, unfitted, shares.append)
+    np.testing.assert_array_equal(repaired.repaired, degenerate)
+    assert shares == [1.0] or shares[-1] == 1.0
+    assert not repaired.not_mixed.any()
+    np.testing.assert_allclose(sizes(repaired)[degenerate], M, rtol=1e-4)
+    for new, old in zip(jax.tree.leaves(repaired.particles), jax.tree.leaves(unfitted.particles), strict=True):
+        new, old = (np.moveaxis(np.asarray(leaf), -2, 0) for leaf in (new, old))
+        np.testing.assert_array_equal(new[~degenerate], old[~degenerate])
+    z = standardised_means(repaired, grid)[degenerate[1:]]
+    assert np.abs(z).max() < 4.5
+    in_sd = np.abs(standardised_means(unfitted, grid) / np.sqrt(sizes(unfitted)[1:, None]))[degenerate[1:]]
+    assert in_sd.max() > 0.5 > 4.5 / M**0.5
+    # A second refinement has nothing to do.
+    assert cb.Transport(n_particles=M, max_evaluations=1).refine(target, repaired, no_progress) is repaired
+
+
+def test_repair_starts_at_a_fraction_of_eta(problem, unfitted, monkeypatch, key):
+    """The broadened particles have the weights of eta / 4 before any move could correct wrong weights.
+
+    Variances on 20 replicates, relative to the exact ones, from about 150 effective particles each, have an error of
+    sqrt(2 / (20 * 150)) = 0.026. With the weights of eta they would be near 1/4.
+    """
+    target, _, grid = problem
+    indices, states = jnp.arange(1, N_POPULATIONS + 1), []
+    monkeypatch.setattr(repair, "temper_to", lambda keys, target, state, eta: states.append(state) or state)
+    mixed = jnp.ones(N_POPULATIONS, bool)
+    monkeypatch.setattr(repair, "rejuvenate_until_mixed", lambda *args, min_moves: (states[0], mixed))
+    maps = unfitted.transported.maps.select(indices)
+    sample_by_tempering(key, target.select(indices), unfitted.current.whitened, maps, unfitted.eta)
+    (state,) = states
+    assert float(state.eta[0]) == pytest.approx(unfitted.eta / 4)
+    theta, weights = (np.asarray(leaf, float) for leaf in (state.particles.theta, state.particles.weights))
+    variance = (theta**2 * weights).sum(-1) - (theta * weights).sum(-1) ** 2
+    exact = grid.weights(unfitted.eta / 4, grid.counts[:N_POPULATIONS] @ grid.losses)
+    expected = (exact @ grid.theta**2 - (exact @ grid.theta) ** 2).T
+    np.testing.assert_allclose((variance / expected).mean(1), 1, atol=0.15)
+
+
+def test_many_degenerate_replicates_warn_before_the_repair(problem, unfitted, monkeypatch):
+    target, _, _ = problem
+    every_second = lambda log_weights, ess: np.arange(len(log_weights)) % 2 == 1
+    monkeypatch.setattr(sampler, "has_degenerate_weights", every_second)
+
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sampler, "sample_by_tempering", interrupt)
+    warned = pytest.warns(cb.LongRunWarning, match=r"weights of 62 of 125 replicates are degenerate.*takes long")
+    with warned, pytest.raises(KeyboardInterrupt):
+        cb.Transport(n_particles=M, max_evaluations=1).refine(target, unfitted, no_progress)
+
+
+def test_info_reports_the_repair(problem, unfitted):
+    target, _, _ = problem
+    transport = cb.Transport(n_particles=M, max_evaluations=1)
+    repaired = transport.refine(target, unfitted, no_progress)
+    info = transport.info(repaired, repaired.eta)
+    np.testing.assert_array_equal(info.repaired, repaired.repaired)
+    np.testing.assert_allclose(info.ess, sizes(repaired), rtol=1e-5)
+    assert not info.not_reached.any()
+    assert info.invalid is None
+    assert info.steps == 2
+    assert info.diagnostics == ()
+
+
+def test_nothing_changes_without_repair(problem, unfitted):
+    target, _, _ = problem
+    unchanged = cb.Transport(n_particles=M, max_evaluations=1, repair=False).refine(target, unfitted, no_progress)
+    assert not unchanged.repaired.any()
+    for new, old in zip(jax.tree.leaves(unchanged.particles), jax.tree.leaves(unfitted.particles), strict=True):
+        np.testing.assert_array_equal(new, old)
+
+
+def test_snapshots_are_other_populations_through_the_same_maps(problem, unfitted):
+    """Repaired replicates have one set of particles; the others have one from every population."""
+    target, _, _ = problem
+    transport = cb.Transport(n_particles=M, max_evaluations=1)
+    repaired = transport.refine(target, unfitted, no_progress)
+    snapshots = list(transport.snapshots(target, repaired))
+    assert len(snapshots) >= 3
+    first, *others = (np.moveaxis(np.asarray(particles.theta), 1, 0) for _, particles in snapshots)
+    for theta in others:
+        np.testing.assert_array_equal(theta[repaired.repaired], first[repaired.repaired])
+        assert (np.abs(theta - first)[~repaired.repaired].max((1, 2)) > 1e-3).all()
+    assert np.abs(others[0] - others[1])[~repaired.repaired].max() > 1e-3
+
+
+def test_arguments_are_checked_and_have_defaults():
+    with pytest.raises(ValueError, match="max_evaluations must be at least 1; got 0"):
+        cb.Transport(max_evaluations=0)
+    assert cb.Transport().size(2) == 1000
+    assert cb.Transport().size(50) == 2000
+    assert cb.Transport(n_particles=300).size(50) == 300
+
+
+def test_refit_of_some_replicates_agrees_with_a_refit_of_all(problem, unfitted):
+    """They use the same populations, and other replicates do not change. Some indices are repeated."""
+    target, _, _ = problem
+    pool, eta = unfitted.whitened, as_float(unfitted.eta)
+    indices = np.resize(np.arange(30, 30 + N_POPULATIONS - 5), N_POPULATIONS)
+    transported, part = refit_replicates(target, pool, unfitted.transported, jnp.asarray(indices), eta)
+    np.testing.assert_array_equal(part.ess, np.asarray(transported.ess)[indices])
+    np.testing.assert_array_equal(part.particles.log_weights, np.asarray(transported.particles.log_weights)[indices])
+    maps = refit_maps(pool, unfitted.transported.maps, unfitted.particles.log_weights)
+    refitted = TransportedParticles(maps, *transport_and_weight(target, pool, maps, eta))
+    refitted = _accept_refits(refitted, unfitted.transported)
+    chosen = np.isin(np.arange(target.n_replicates), indices)
+    expected = np.where(chosen[None, :, None], refitted.particles.theta, unfitted.particles.theta)
+    np.testing.assert_allclose(transported.particles.theta, expected, rtol=1e-4, atol=1e-5)
+    expected_sizes = np.where(chosen, refitted.ess, unfitted.transported.ess)
+    np.testing.assert_allclose(transported.ess, expected_sizes, rtol=1e-3)
+    np.testing.assert_allclose(
+        transported.maps.centre,
+        np.where(chosen[None], refitted.maps.centre, unfitted.transported.maps.centre),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+    assert np.abs(np.asarray(refitted.particles.theta - unfitted.particles.theta))[:, chosen].max() > 1e-3
+
+
+def test_search_uses_a_part_of_the_particles(problem, searching, fitted):
+    """The first ones of every population; the refined state uses all of them."""
+    assert searching.particles.theta.shape[-1] == 200
+    assert fitted.particles.theta.shape[-1] == M
+    np.testing.assert_array_equal(searching.whitened.u, fitted.whitened.u[:, :, :200])
+    assert not searching.fitted
+
+
+def test_search_uses_all_particles_if_the_maps_are_poor(problem, key, monkeypatch):
+    target, initial, _ = problem
+    change_config(monkeypatch, "fit", fair_ess=2.0)
+    state = cb.Transport(n_particles=M).init(key, target, initial, initial.eta)
+    assert state.particles.theta.shape[-1] == M
+
+
+@pytest.mark.parametrize("n_replicates", [3, N_POPULATIONS + 1])
+def test_few_replicates(problem, key, n_replicates):
+    """Fewer replicates than populations, and one more."""
+    target, initial, grid = problem
+    selected = target.select(jnp.arange(n_replicates))
+    transport = cb.Transport(n_particles=M)
+    state = transport.init(key, selected, initial._replace(target=selected), initial.eta)
+    state = transport.refine(selected, state, no_progress)
+    assert state.particles.theta.shape == (2, n_replicates, M)
+    assert np.abs(standardised_means(state, grid.first_replicates(n_replicates - 1))).max() < 4.7
+
+
+@pytest.mark.parametrize(
+    ("min_ess", "share", "max_evaluations", "evaluations"), [(2.0, 1.0, 3, 3), (2.0, 1.0, 1, 1), (0.0, 1.0, 3, 1)]
+)
+def test_fit_in_one_program_agrees_with_single_refits(problem, unfitted, min_ess, share, max_evaluations, evaluations):
+    """Until the goal is met, or the evaluations are used up."""
+    target, pool, maps, eta = problem[0], unfitted.whitened, unfitted.transported.maps, as_float(unfitted.eta)
+    expected = TransportedParticles(maps, *transport_and_weight(target, pool, maps, eta))
+    for _ in range(evaluations - 1):
+        expected = refit_all(target, pool, expected, eta)
+    goal = FitGoal(min_ess, share, max_evaluations).packed(unfitted.eta, target, pool)
+    fitted, n = transport_and_fit(target, pool, maps, as_float(goal))
+    assert int(n) == evaluations
+    # With few effective particles a refit amplifies the rounding of the weights.
+    good = np.asarray(expected.ess) > 0.3 * M
+    assert good.mean() > 0.9
+    np.testing.assert_allclose(np.asarray(fitted.ess)[good], np.asarray(expected.ess)[good], rtol=1e-3)
+    theta = np.asarray(fitted.particles.theta)[:, good]
+    np.testing.assert_allclose(theta, np.asarray(expected.particles.theta)[:, good], rtol=1e-3, atol=1e-3)
+
+
+def test_replicate_without_effective_particles_has_those_of_its_map(problem, unfitted):
+    target, pool, maps, eta = problem[0], unfitted.whitened, unfitted.transported.maps, as_float(unfitted.eta)
+    impossible = eqx.tree_at(lambda p: p.log_density, pool, jnp.full_like(pool.log_density, -jnp.inf))
+    goal = FitGoal(0.5, 1.0, 1).packed(unfitted.eta, target, pool)
+    transported, _ = transport_and_fit(target, impossible, maps, as_float(goal))
+    assert (np.asarray(transported.ess) == 0).all()
+    expected = transport_and_weight(target, pool, maps, eta)[0].theta
+    np.testing.assert_allclose(transported.particles.theta, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_long_evaluations_are_made_one_per_call(problem, key, monkeypatch):
+    """So that a run can be interrupted between them; the result is the same."""
+    target, initial, _ = problem
+    in_one_call, refits = cb.Transport(n_particles=M).init(key, target, initial, initial.eta), []
+    change_config(monkeypatch, "fit", long_evaluation=0)
+
+    def recorded(*args):
+        refits.append(1)
+        return refit_all(*args)
+
+    monkeypatch.setattr(sampler, "refit_all", recorded)
+    one_per_call = cb.Transport(n_particles=M).init(key, target, initial, initial.eta)
+    assert one_per_call.evaluations == in_one_call.evaluations == 1 + len(refits)
+    assert refits
+    np.testing.assert_allclose(one_per_call.transported.ess, in_one_call.transported.ess, rtol=1e-3)
