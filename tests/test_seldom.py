@@ -22,7 +22,6 @@ from calibayes.design import Design
 from calibayes.estimators import GibbsRegressor
 from calibayes.progress import LiveLine
 from calibayes.result import Intervals
-from calibayes.samplers import start
 from calibayes.solve import seek
 from calibayes.solve.loop import Loop
 
@@ -36,16 +35,6 @@ def test_nodes_of_a_hostile_file():
     with pytest.raises(ValueError, match="the reference of another target"):
         treefile._moved(None, np.zeros(2))
     assert treefile._moved(None) is None
-
-
-def test_a_ladder_that_does_not_arrive_is_an_error(monkeypatch):
-    monkeypatch.setattr(start, "climb", lambda keys, target, walkers, *_: walkers)
-    walkers = type("Walkers", (), {"eta": np.zeros(3)})()
-    keys = jax.random.split(jax.random.key(0), 3)
-    target = make_target(MODEL, DATA, np.ones((2, 60)), 2)
-    monkeypatch.setattr(sys.modules["jaxtyping"].config, "jaxtyping_disable", True)
-    with pytest.raises(RuntimeError, match=r"the ladder did not reach eta = 0.5 in .* choose a narrower one"):
-        start.temper_to(keys, target, walkers, 0.5)
 
 
 def test_an_infinite_target():
@@ -158,32 +147,6 @@ def test_fresh_rows_after_smc():
     fresh = result.validate(100, seed=5)
     assert fresh.n_replicates == 100
     assert abs(fresh - result.coverage) < 4 * (2 * 0.95 * 0.05 / 100) ** 0.5
-
-
-def test_rows_too_far_to_walk_to_come_from_the_prior(monkeypatch):
-    """Those that had not settled, and no others."""
-    module, sampler = sys.modules["calibayes.samplers.smc"], cb.SMC(n_particles=200)
-    counts = np.random.default_rng(0).multinomial(60, np.full(60, 1 / 60), size=8)
-    pilot = sampler.draw_initial(jax.random.key(1), make_target(MODEL, DATA, counts, 2), 0.8, None)
-    walk, temper_steps, seen = module.rejuvenate_until_mixed, module.temper_from_prior, {}
-
-    def walked(*args, **options):
-        seen["walked"], settled = walk(*args, **options)
-        return seen["walked"], jnp.arange(len(settled)) != 3
-
-    def climbed(*args):
-        seen["climbed"] = temper_steps(*args)
-        return seen["climbed"]
-
-    monkeypatch.setattr(module, "by_mcmc", walked)
-    monkeypatch.setattr(module, "from_prior", climbed)
-    state = sampler.init(jax.random.key(0), pilot.target, pilot, 0.8)
-    theta, from_data, temper_from_prior = (
-        np.asarray(walkers.particles.theta) for walkers in (state.walkers, seen["walked"], seen["climbed"])
-    )
-    np.testing.assert_array_equal(theta[:, 3], temper_from_prior[:, 3])
-    np.testing.assert_array_equal(np.delete(theta, 3, 1), np.delete(from_data, 3, 1))
-    assert np.all(state.settled)
 
 
 def test_interrupted_before_the_first_look(result, monkeypatch):

@@ -1,4 +1,4 @@
-"""`calibrate`: validate the input, assemble the problem, solve it and wrap the result; and the paper's two algorithms."""
+"""`calibrate`: validate the input, assemble the problem, solve it and wrap the result; the paper's two algorithms."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -86,15 +86,15 @@ def calibrate(
     region : str or Region
         Credible set: "hpd", "ellipsoid", "box", "simultaneous", or one of `calibayes.regions`. Default: "hpd".
     sampler : str or Sampler
-        "auto" is "transport", audited on some replicates by an independent sampler, with SMC from the prior as fallback.
-        "smc", "mcmc", or a `Transport`, `SMC` or `MCMC` object. Default: "auto".
+        "auto" is "transport", audited on some replicates by an independent sampler, with SMC from the prior as
+        fallback. "smc", "mcmc", or a `Transport`, `SMC` or `MCMC` object. Default: "auto".
     search : Search, optional
         Rule for the next eta. Default: `Bracket()` for transport and `RobbinsMonro()` for the others.
     bootstrap : int, Bootstrap or array_like of shape (B, N), optional
         Number of replicates of the multinomial bootstrap (of the Poisson bootstrap where B x N is too large to store),
         one of `calibayes.bootstrap`, or the counts. Default: 2,000 for transport and 500 for the others.
     estimate : str or callable
-        Point estimate that the sets should cover: "mean", "mode", "minimizer", or `fn(draws, weights)`. Default: "mean".
+        Point estimate that the sets should cover: "mean", "mode", "minimizer" or `fn(draws, weights)`. Default: "mean".
     eta_init : float, optional
         Learning rate at which the search starts. Default: where the spread of the posterior equals that of the sandwich
         covariance for transport, 1 for the others.
@@ -112,8 +112,8 @@ def calibrate(
         Whether to show a live line on a terminal or in a notebook. Default: True.
     checkpoint : path, optional
         File to save to after every step. The same call made again after it was killed or interrupted continues from
-        there, to a result that is bit for bit the same on the same machine; after the end it returns the result at once.
-        With a larger `max_iterations` it continues after a stop at the limit. The file is not removed at the end.
+        there, to a result that is bit for bit the same on the same machine; after the end it returns the result at
+        once. With a larger `max_iterations` it continues after a stop at the limit. The file is not removed at the end.
 
     Returns
     -------

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _NO_PARTICLES = "this result was copied or loaded, without its particles"
 _RECALIBRATE = (
-    "Calibrate again, as the end of its report says, and ask before you save it. Its draws, curve, intervals at one eta "
-    "and report are available."
+    "Calibrate again, as the end of its report says, and ask before you save it. Its draws, curve, intervals at one "
+    "eta and report are available."
 )
 
 
@@ -151,7 +151,8 @@ class Result:
     versions : dict
         Versions of the software that computed the result.
     model, data, counts
-        The model, the data as the user passed them, and the bootstrap counts where they were stored. Not saved to files.
+        The model, the data as the user passed them, and the bootstrap counts where they were stored. Not saved to
+        files.
     calibration : Calibration or None
         The particles, which answer further questions; dropped when the result is pickled or saved.
     own : Intervals or None

@@ -9,7 +9,8 @@ from calibayes._backend.rng import replicate_keys
 from calibayes._core.particles import ess, reweight
 from calibayes._core.target import evaluate
 from calibayes.kernels import RWMH
-from calibayes.samplers.tempering import TemperingSchedule, init_tempering, next_step, temper_steps
+from calibayes.samplers import tempering
+from calibayes.samplers.tempering import TemperingSchedule, init_tempering, next_step, temper_steps, temper_to
 from targets import assert_log_gamma_moments, gamma_draws, gamma_target, log_gamma_moments
 
 M = 4000
@@ -91,3 +92,12 @@ def test_replicates_are_tempered_independently(key):
     alone = temper_steps(keys[1:2], single, alone, eta, schedule(), 1000)
     assert together.steps[1] == alone.steps[0]
     np.testing.assert_allclose(together.particles.theta[:, 1], alone.particles.theta[:, 0], rtol=1e-3)
+
+
+def test_unreached_eta_is_an_error(key, monkeypatch):
+    monkeypatch.setattr(tempering, "temper_steps", lambda keys, target, state, *_: state)
+    target, total, weighted = gamma_target(n=12)
+    theta = gamma_draws(np.random.default_rng(7), total, weighted, 20)
+    state = init_tempering(RWMH(), evaluate(target, theta), as_float(0.0))
+    with pytest.raises(RuntimeError, match=r"tempering did not reach eta = 0.5 in 2000 steps.* choose a narrower one"):
+        temper_to(replicate_keys(key, 3), target, state, 0.5)

@@ -14,7 +14,7 @@ _MAX_DISPLAY_LENGTH = 80
 """Number of characters of a value in an error message, about one line."""
 
 
-def display(value: Any) -> str:
+def display(value: object) -> str:
     """Return the representation of a value on one line, abbreviated if it is long."""
     try:
         text = " ".join(repr(value).split())
@@ -50,7 +50,7 @@ def fraction(name: str, value: Any, hint: str = "") -> float:
     return float(value)
 
 
-def integer(name: str, value: Any, minimum: int) -> int:
+def integer(name: str, value: object, minimum: int) -> int:
     """Return an integer that is at least `minimum`; raise a TypeError or ValueError for any other value."""
     if not isinstance(value, Integral) or isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be an integer; got {display(value)}.")
@@ -73,7 +73,7 @@ def positive(name: str, value: Any) -> float:
     return float(value)
 
 
-def scalar(name: str, value: Any) -> Float[Array, ""]:
+def scalar(name: str, value: object) -> Float[Array, ""]:
     """Return one positive and finite number as an array; raise an error for any other value."""
     array = parameters(name, value)
     if array.ndim != 0 or not 0 < float(array) < np.inf:
@@ -81,7 +81,7 @@ def scalar(name: str, value: Any) -> Float[Array, ""]:
     return array
 
 
-def parameters(name: str, value: Any) -> Float[Array, "..."]:
+def parameters(name: str, value: object) -> Float[Array, "..."]:
     """Convert the parameters of a loss or a prior to an array of the default float type.
 
     Parameters
@@ -114,7 +114,7 @@ def parameters(name: str, value: Any) -> Float[Array, "..."]:
         return as_float(np.where(np.abs(numbers) < floats.tiny, 0.0, numbers).astype(floats.dtype))
 
 
-def unique_names(names: Any, dim: int) -> list[str]:
+def unique_names(names: object, dim: int) -> list[str]:
     """Return the names of `dim` parameters as a list of distinct strings; raise an error otherwise."""
     if isinstance(names, str | bytes) or not isinstance(names, Iterable):
         raise TypeError(f"names must be a list of {dim} names; got {display(names)}.")
@@ -127,7 +127,7 @@ def unique_names(names: Any, dim: int) -> list[str]:
     return strings
 
 
-def _require_real(name: str, value: Any) -> None:
+def _require_real(name: str, value: object) -> None:
     """Raise an error for anything but a real number, including booleans and arrays of one number."""
     if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be a number; got {display(value)}.")

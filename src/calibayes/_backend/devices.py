@@ -166,7 +166,7 @@ def place_blocks(mesh: Mesh | None, shape: tuple[int, ...], make_part: Callable[
 
 
 def sum_over_devices(
-    mesh: Mesh | None, fn: Callable[..., Any], specs: Any, *args: Any, n_replicates: int | None = None
+    mesh: Mesh | None, fn: Callable[..., Any], specs: object, *args: Any, n_replicates: int | None = None
 ) -> Any:
     """Apply a function to the observations of each device, and sum the results over the parts of the observations.
 

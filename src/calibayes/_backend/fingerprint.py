@@ -21,12 +21,12 @@ from calibayes._backend.functions import Function, captured_values, from_library
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range, slice)
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """Return a digest of 64 hexadecimal digits, which is the same for equal values in any process."""
     return _hash(value, ()).hex()
 
 
-def _hash(value: Any, ancestors: tuple[int, ...]) -> bytes:
+def _hash(value: object, ancestors: tuple[int, ...]) -> bytes:
     """Return the digest of a value; `ancestors` are the ids of the values that contain it, to detect cycles."""
     if id(value) in ancestors:
         return b"itself"
@@ -39,7 +39,7 @@ def _hash(value: Any, ancestors: tuple[int, ...]) -> bytes:
     return total.digest()
 
 
-def _parts(value: Any) -> Iterator[Any]:
+def _parts(value: object) -> Iterator[Any]:
     """Yield the parts that distinguish a value from others of its type: bytes, or values to be hashed in turn."""
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         yield from _array(value)
@@ -80,7 +80,7 @@ def _parts(value: Any) -> Iterator[Any]:
         yield from (type(value), getattr(value, "__name__", ""), getattr(value, "__dict__", {}))
 
 
-def _array(value: Any) -> Iterator[Any]:
+def _array(value: object) -> Iterator[Any]:
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     array = np.asarray(value)

@@ -69,12 +69,12 @@ class Function:
         return getattr(self.fn, "__name__", repr(self.fn))
 
 
-def as_float(value: Any) -> Float[Array, "..."]:
+def as_float(value: object) -> Float[Array, "..."]:
     """Convert to a JAX array of the default float type."""
     return jnp.asarray(value, dtype=float)
 
 
-def host_array(value: Any) -> Any:
+def host_array(value: object) -> Any:
     """Convert to a NumPy array of JAX's default float type.
 
     Passed to a compiled function, a NumPy array saves the separate transfer and program of a JAX array.
@@ -111,7 +111,7 @@ def captured_values(fn: FunctionType, callers: tuple[FunctionType, ...] = ()) ->
     return tuple(_expand_helper(value, (*callers, fn)) for value in values)
 
 
-def from_library(value: Any) -> bool:
+def from_library(value: object) -> bool:
     """Return whether a module, class or function belongs to an installed package, which is assumed not to change."""
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     module = sys.modules.get(name) if isinstance(name, str) else None
@@ -121,7 +121,7 @@ def from_library(value: Any) -> bool:
     return module.__name__.partition(".")[0] in _LIBRARIES or "site-packages" in file or "dist-packages" in file
 
 
-def _expand_helper(value: Any, callers: tuple[FunctionType, ...]) -> Any:
+def _expand_helper(value: object, callers: tuple[FunctionType, ...]) -> Any:
     """Replace a user's function by its code and captured values, and a recursive one by an object equal to nothing."""
     if type(value) is not FunctionType or from_library(value):
         return value
@@ -135,7 +135,7 @@ def _nested_codes(code: CodeType) -> Iterator[CodeType]:
             yield from _nested_codes(constant)
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: object, b: object) -> bool:
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(_same, a, b))
     if isinstance(a, _COMPARED_BY_VALUE):

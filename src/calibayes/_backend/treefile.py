@@ -185,9 +185,9 @@ class _Flattened:
             if hasattr(kind, "__getnewargs__"):
                 return ["new", name, *value.__getnewargs__()]
         raise CheckpointError(
-            f"checkpoint: a state holds a {name}, which cannot be stored. The state of a sampler, kernel or search must "
-            "consist of arrays, numbers, tuples, lists, dicts, and named tuples, dataclasses or equinox modules that "
-            "are defined at the top level of the same module as the sampler, kernel or search."
+            f"checkpoint: a state holds a {name}, which cannot be stored. The state of a sampler, kernel or search "
+            "must consist of arrays, numbers, tuples, lists, dicts, and named tuples, dataclasses or equinox modules "
+            "that are defined at the top level of the same module as the sampler, kernel or search."
         )
 
     def _array(self, value: Any) -> int:

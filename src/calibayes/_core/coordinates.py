@@ -10,8 +10,6 @@ parameter, infinite where there is no bound. If a prior has a bound that it does
 rejected, and transport maps cannot take it into account.
 """
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -37,7 +35,7 @@ class Coordinates(eqx.Module):
     unbounded: bool = eqx.field(static=True)
 
     @staticmethod
-    def from_prior(prior: Any, dim: int) -> "Coordinates":
+    def from_prior(prior: object, dim: int) -> "Coordinates":
         """Return the coordinates of `dim` parameters with the bounds of a prior.
 
         Raises

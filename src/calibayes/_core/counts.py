@@ -36,7 +36,7 @@ CONFIG = CountsConfig()
 
 
 def scan_chunks(
-    step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, blocks: PyTree[Array], width: int
+    step: Callable[[Any, Any], tuple[Any, Any]], carry: object, blocks: PyTree[Array], width: int
 ) -> tuple[Any, Any]:
     """Scan over blocks, several at a time.
 

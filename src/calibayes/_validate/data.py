@@ -51,7 +51,7 @@ class Observations(NamedTuple):
     names: list[str]
 
 
-def check_data(model: GibbsModel, data: Any, names: Sequence[str] | None) -> Observations:
+def check_data(model: GibbsModel, data: object, names: Sequence[str] | None) -> Observations:
     """Check the data and the model's functions on them.
 
     Parameters
@@ -91,7 +91,7 @@ def check_data(model: GibbsModel, data: Any, names: Sequence[str] | None) -> Obs
     return Observations(checked, n, dim, [str(name) for name in names])
 
 
-def as_numeric_array(name: str, value: Any, *, keep_integers: bool = False) -> np.ndarray:
+def as_numeric_array(name: str, value: object, *, keep_integers: bool = False) -> np.ndarray:
     """Convert an array-like argument to float64.
 
     Parameters
@@ -149,7 +149,7 @@ def require_finite(name: str, array: np.ndarray, columns: list[str] | None = Non
         )
 
 
-def _check_linear_data(model: GibbsModel, data: Any) -> tuple[tuple[np.ndarray, np.ndarray], list[str] | None]:
+def _check_linear_data(model: GibbsModel, data: object) -> tuple[tuple[np.ndarray, np.ndarray], list[str] | None]:
     """Return `(X, y)` in float64 and the column names of X, None if X is not a data frame."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise TypeError(f"data must be a pair (X, y) for {type(model.loss).__name__}; got {type(data).__name__}.")
@@ -175,7 +175,7 @@ def _check_linear_data(model: GibbsModel, data: Any) -> tuple[tuple[np.ndarray, 
     return (x, y), columns
 
 
-def _check_generic_data(data: Any) -> PyTree[np.ndarray]:
+def _check_generic_data(data: object) -> PyTree[np.ndarray]:
     is_frame = lambda leaf: hasattr(leaf, "columns") or hasattr(leaf, "to_numpy")
     leaves, structure = jax.tree.flatten(data, is_leaf=is_frame)
     if not leaves:
@@ -200,7 +200,7 @@ def _require_two_observations(n: int) -> None:
         raise ValueError(f"data must hold at least two observations; got {n}.")
 
 
-def _column_names(table: Any) -> list[str] | None:
+def _column_names(table: object) -> list[str] | None:
     if hasattr(table, "collect"):
         raise TypeError("X is a lazy data frame that has not been read yet: pass X.collect().")
     if not hasattr(table, "columns"):
@@ -222,7 +222,7 @@ def _frame_to_array(frame: Any, columns: list[str]) -> np.ndarray:
     return np.column_stack([array for array in arrays if array is not None]) if arrays else np.empty((len(frame), 0))
 
 
-def _to_float64(value: Any) -> np.ndarray | None:
+def _to_float64(value: object) -> np.ndarray | None:
     """Convert to float64; return None for text, dates, complex numbers and other objects."""
     array = np.asarray(value)
     if array.dtype.kind in "USMmc" or (array.dtype.kind == "O" and any(isinstance(v, str) for v in array.flat)):

@@ -68,7 +68,7 @@ def check_functions(model: GibbsModel, data: PyTree[np.ndarray], dim: int) -> No
         _passed.add(signature)
 
 
-def _signature(tree: Any) -> Any:
+def _signature(tree: object) -> Any:
     """Return a hashable value that determines the result of tracing.
 
     It is made of the tree structure, the shapes and dtypes of arrays, and the code and captured values of functions.
@@ -91,7 +91,7 @@ def _comparable(function: Function) -> Function | None:
     return function if Function(function.fn) == function else None
 
 
-def _shape_and_dtype(leaf: Any) -> tuple[tuple[int, ...], np.dtype] | None:
+def _shape_and_dtype(leaf: object) -> tuple[tuple[int, ...], np.dtype] | None:
     arrays = jax.Array | np.ndarray | jax.ShapeDtypeStruct
     return (leaf.shape, leaf.dtype) if isinstance(leaf, arrays) else None
 

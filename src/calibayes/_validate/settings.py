@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +37,7 @@ class SettingsConfig:
 CONFIG = SettingsConfig()
 
 
-def check_bootstrap(bootstrap: Any, n: int, default: int) -> Bootstrap | Float[np.ndarray, "B N"]:
+def check_bootstrap(bootstrap: object, n: int, default: int) -> Bootstrap | Float[np.ndarray, "B N"]:
     """Check the argument `bootstrap`.
 
     Parameters
@@ -84,7 +83,7 @@ def check_bootstrap(bootstrap: Any, n: int, default: int) -> Bootstrap | Float[n
     return counts
 
 
-def _require_replicates(n_replicates: Any) -> None:
+def _require_replicates(n_replicates: object) -> None:
     minimum = CONFIG.min_replicates
     if integer("the number of bootstrap replicates", n_replicates, 0) < minimum:
         raise ValueError(f"bootstrap needs at least {minimum} replicates to estimate coverage; got {n_replicates}.")
@@ -158,13 +157,13 @@ def check_n_particles(n_particles: int, dim: int, n_replicates: int) -> None:
     require_memory_for_particles(n_replicates, n_particles, dim)
 
 
-def check_estimate(estimate: Any) -> None:
+def check_estimate(estimate: object) -> None:
     """Raise an error if `estimate` is neither a function nor the name of a point estimate."""
     if not callable(estimate) and not (isinstance(estimate, str) and estimate in ESTIMATES):
         raise ValueError(f"estimate must be one of {', '.join(ESTIMATES)} or a function; got {display(estimate)}.")
 
 
-def as_key(seed: Any) -> PRNGKeyArray:
+def as_key(seed: object) -> PRNGKeyArray:
     """Convert a seed to a JAX key of the generator threefry2x32.
 
     Parameters

@@ -1,7 +1,6 @@
 """Checks of the draws from which a calibration starts: the user's, or draws of the prior."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +28,7 @@ class StartConfig:
 CONFIG = StartConfig()
 
 
-def check_initial_draws(draws: Any, prior: Any, dim: int) -> Float[np.ndarray, "M K"] | None:
+def check_initial_draws(draws: object, prior: object, dim: int) -> Float[np.ndarray, "M K"] | None:
     """Check the argument `draws`.
 
     Parameters

@@ -258,11 +258,11 @@ def _texts(column: Any) -> tuple[list[str], bool]:
     return texts or values, 0 < len(texts) < len(values)
 
 
-def _label(value: Any) -> str:
+def _label(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _literal(value: Any) -> str:
+def _literal(value: object) -> str:
     return repr(value) if isinstance(value, str) else _label(value)
 
 

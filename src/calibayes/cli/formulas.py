@@ -56,7 +56,7 @@ def _parse(formula: str, others: list[str]) -> tuple[Any, Any]:
     return left, right
 
 
-def _target_name(target: str | None, left: Any) -> str:
+def _target_name(target: str | None, left: object) -> str:
     if left is None:
         if target is None:
             raise ValueError("--target, or the left side of the formula, must name the column to predict.")

@@ -68,7 +68,7 @@ def _model(result: Result) -> str:
     return f"The risk is the sum over observations of {_loss(result.model.loss)}; {_prior(result.model.prior)} {sizes}"
 
 
-def _loss(loss: Any) -> str:
+def _loss(loss: object) -> str:
     match loss:
         case losses.Quantile():
             tau = python_source(loss.tau)
@@ -93,7 +93,7 @@ def _loss(loss: Any) -> str:
     return f"the loss {type(loss).__name__}"
 
 
-def _prior(prior: Any) -> str:
+def _prior(prior: object) -> str:
     families: dict[Any, str] = {
         priors.Normal: "normal",
         priors.Laplace: "Laplace",
@@ -152,12 +152,12 @@ def _sampler(result: Result) -> str:
     return ""
 
 
-def _name_in_brackets(fn: Any) -> str:
+def _name_in_brackets(fn: object) -> str:
     name = python_source(fn, "")
     return f" ({name})" if name else ""
 
 
-def _values(value: Any) -> str:
+def _values(value: object) -> str:
     array = np.asarray(value)
     if array.ndim and np.ptp(array) == 0:
         array = array[0]

@@ -53,7 +53,7 @@ def calibration_script(result: Result) -> str:
     return f"# Define {', '.join(undefined)} as in the original analysis.\n{text}"
 
 
-def python_source(value: Any, placeholder: str = "...") -> str:
+def python_source(value: object, placeholder: str = "...") -> str:
     """Return an expression that evaluates to `value`, or `placeholder` if it has none that is short."""
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         words = np.asarray(jax.random.key_data(value)).tolist()
@@ -196,13 +196,13 @@ def _region_source(region: Any) -> str:
     return python_source(names.get(type(region), region), "region")
 
 
-def _sampler_source(sampler: Any) -> str:
+def _sampler_source(sampler: object) -> str:
     if isinstance(sampler, Transport) and sampler == Transport(audit=sampler.audit):
         return python_source("auto" if sampler.audit else "transport")
     return python_source(sampler, "sampler")
 
 
-def _bootstrap_source(bootstrap: Any, n_replicates: int) -> str:
+def _bootstrap_source(bootstrap: object, n_replicates: int) -> str:
     if isinstance(bootstrap, Bootstrap):
         return python_source(bootstrap)
     return str(n_replicates) if bootstrap is None or isinstance(bootstrap, int | np.integer) else "counts"

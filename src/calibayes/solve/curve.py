@@ -32,12 +32,12 @@ class CurveConfig:
     """Grid of a coverage curve."""
 
     n_points: int = 15
-    """Learning rates on the grid. Critical etas are interpolated between them; twice as many change eta by less than a
-    tenth of its standard error (`python -m benchmarks.sensitivity`)."""
+    """Learning rates on the grid. Critical etas are interpolated between them; twice as many change eta by less than
+    a tenth of its standard error (`python -m benchmarks.sensitivity`)."""
     n_rough_points: int = 7
     """Learning rates on the grid of a curve that only leads the search."""
     max_half_width: float = 0.6
-    """Largest half-width in log eta: exp(-0.6) = 0.55, above the half below which the weights have infinite variance."""
+    """Largest half-width in log eta: exp(-0.6) = 0.55, above the 0.5 below which weights have infinite variance."""
     batch_numbers: int = 2**25
     """Numbers (parameters x replicates x particles x learning rates) that a GPU holds at the same time."""
 
@@ -45,8 +45,8 @@ class CurveConfig:
 CONFIG = CurveConfig()
 
 PointsOf = Callable[[Particles, np.ndarray], Float[Array, "G K"] | None]
-"""Function of the particles on the data and of G learning rates that returns the point estimate at each; None stands for
-the posterior means."""
+"""Function of the particles on the data and of G learning rates that returns the point estimate at each; None stands
+for the posterior means."""
 
 
 def local_curve(

@@ -1,4 +1,4 @@
-"""The equation to solve: credible sets at which learning rate cover the point estimate at the requested level?"""
+"""The equation to solve: coverage of the point estimate, as a function of the learning rate, equals the level."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

@@ -26,8 +26,8 @@ class RefinementConfig:
     """Refinement of the answer of a stochastic search on the coverage curve."""
 
     closeness: float = 0.6
-    """Distance in log eta over which the particles are reweighted to the answer. A stochastic search ends with particles
-    of full effective sample size, which allow three times the distance of `Bracket`'s default."""
+    """Distance in log eta over which the particles are reweighted to the answer. A stochastic search ends with
+    particles of full effective sample size, which allow three times the distance of `Bracket`'s default."""
     max_moves: int = 4
     """Learning rates tried. The first usually suffices, because the search has already come within its tolerance."""
 

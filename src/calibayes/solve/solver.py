@@ -331,8 +331,8 @@ def _no_crossing(problem: CoverageProblem, iterate: Iterate, trace: tuple[Record
     elif coverage < level:
         message = (
             f"No learning rate from {iterate.eta:.2g} up covers at {level:g}: the largest coverage is "
-            f"{highest.coverage:.3f}, at eta = {highest.eta:.3g}. The point estimate may lie where the posterior has no "
-            'mass. Try estimate="mode", or another region.'
+            f"{highest.coverage:.3f}, at eta = {highest.eta:.3g}. The point estimate may lie where the posterior has "
+            'no mass. Try estimate="mode", or another region.'
         )
     else:
         message = (

@@ -61,7 +61,7 @@ def supports(target: Target) -> bool:
     return log_concave and target.dim <= config.CONFIG.importance.max_parameters
 
 
-def _declares(instance: Any, attribute: str, methods: tuple[str, ...]) -> bool:
+def _declares(instance: object, attribute: str, methods: tuple[str, ...]) -> bool:
     """Return the attribute of the class that defines the methods.
 
     A subclass that overrides a method does not inherit the attribute.
