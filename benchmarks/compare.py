@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,9 +66,13 @@ class Version:
             text=True,
             env=environment,
         )
-        imported = Path(self._read())
-        if not imported.is_relative_to(source.resolve()):
-            raise ValueError(f"{source} is not a source tree of calibayes: the process imported {imported}.")
+        try:
+            imported = Path(self._read())
+            if not imported.is_relative_to(source.resolve()):
+                raise ValueError(f"{source} is not a source tree of calibayes: the process imported {imported}.")
+        except BaseException:
+            self.close()
+            raise
 
     def _read(self) -> Any:
         assert self.process.stdout is not None
@@ -85,9 +90,7 @@ class Version:
 
     def close(self) -> None:
         """End the process."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+        self.process.communicate()
 
 
 def measure(versions: Sequence[Version], problem: int, rounds: int) -> tuple[list[Timing], list[list[Timing]]]:
@@ -144,14 +147,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="calibrations of each version and problem")
     parser.add_argument("--json", type=Path, help="file to store the comparison in")
     options = parser.parse_args()
-    versions = [Version(options.old), Version(options.new)]
-    try:
+    with ExitStack() as stack:
+        versions = [stack.enter_context(closing(Version(source))) for source in (options.old, options.new)]
         results = [
             summarise(name, *measure(versions, problem, options.rounds)) for problem, name in enumerate(PROBLEMS)
         ]
-    finally:
-        for version in versions:
-            version.close()
     Console().print(table(results).rich())
     if options.json is not None:
         from benchmarks.common import machine

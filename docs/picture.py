@@ -1,7 +1,4 @@
-"""The picture in the README: `make picture`.
-
-Median regression as in the paper. Left, what the search for the learning rate saw; right, what it did to the intervals.
-"""
+"""Draw the picture of the README (`make picture`): the coverage curve, and intervals before and after calibration."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,7 +11,7 @@ BEFORE, AFTER, INK = "#b0563a", "#20639b", "#333333"
 def main(path: str = "docs/picture.png") -> None:
     model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
     data = cb.datasets.median_regression(100, seed=0)
-    # From eta 1, so that the trace begins with the uncalibrated posterior.
+    # The first entry of the trace is then the uncalibrated posterior.
     result = cb.calibrate(model, data, eta_init=1.0, seed=0, names=["intercept", "slope"])
     plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.2, 3.1), width_ratios=[1.25, 1], layout="constrained")
@@ -61,9 +58,9 @@ def draw_intervals(axes: plt.Axes, result: cb.Result) -> None:
         yticks=range(len(names)),
         yticklabels=names,
         ylim=(-0.5, len(names) - 0.1),
-        xlabel="95% interval, less the truth",
+        xlabel="95% interval minus true value",
     )
-    axes.legend(frameon=False, loc="upper center", ncols=2, fontsize=8.5, bbox_to_anchor=(0.45, 1.04))
+    axes.legend(frameon=False, loc="lower center", ncols=2, fontsize=8.5, bbox_to_anchor=(0.45, 0.98))
 
 
 if __name__ == "__main__":

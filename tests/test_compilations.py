@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmarks.soak import record_compilations
 
 import calibayes as cb
+from benchmarks.soak import record_compilations
 
 SMALL = {"bootstrap": 100, "progress": False, "tolerance": 0.03, "eta_init": 0.5, "region": "box"}
 

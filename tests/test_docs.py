@@ -15,8 +15,19 @@ PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts
 TEXT = {page: page.read_text() for page in PAGES}
 FENCE = re.compile(r"^```(\S*)(?: ([^\n]*))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DIAGNOSTICS = TEXT[DOCS / "diagnostics.md"]
-MODULES = ("bootstrap", "datasets", "diagnostics", "estimators", "interop", "kernels", "losses", "plots", "priors")
-MODULES = (*MODULES, "regions", "samplers")
+MODULES = (
+    "bootstrap",
+    "datasets",
+    "diagnostics",
+    "estimators",
+    "interop",
+    "kernels",
+    "losses",
+    "plots",
+    "priors",
+    "regions",
+    "samplers",
+)
 
 for_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
 

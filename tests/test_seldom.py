@@ -8,16 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import calibayes as cb
-import example_results
 from calibayes._backend import treefile
-from calibayes._core.status import Status
 from calibayes._core.target import make_target
-from calibayes.cli import app
-from calibayes.cli.columns import Selection, numeric_target
-from calibayes.cli.output import FitSummary, print_summary
 from calibayes.design import Design
 from calibayes.estimators import GibbsRegressor
 from calibayes.progress import LiveLine
@@ -35,43 +29,6 @@ def test_nodes_of_a_hostile_file():
     with pytest.raises(ValueError, match="the reference of another target"):
         treefile._moved(None, np.zeros(2))
     assert treefile._moved(None) is None
-
-
-def test_an_infinite_target():
-    import pandas as pd
-
-    with pytest.raises(ValueError, match="the target 'y' is infinite in 1 rows"):
-        numeric_target(pd.Series([1.0, np.inf, 2.0]), "y")
-
-
-def test_classes_are_explained(capsys):
-    own = Intervals(["a", "b"], 0.95, np.zeros((2, 2)), np.ones(2), np.ones(2), [Status.CONVERGED] * 2, [[], []])
-    columns = np.random.default_rng(0).normal(size=(30, 2))
-    chosen = Selection("sick", None, ["a", "b"], columns, False, None, [])
-    design = Design.from_columns(columns, intercept=False)
-    print_summary(FitSummary(example_results.make_result(), own, cb.losses.Logistic(), chosen, design, "t.csv", ["no", "yes"], []))
-    assert "Positive coefficients favour yes, negative ones no." in " ".join(capsys.readouterr().out.split())
-
-
-def test_huber_turns_linear_at_1345_spreads_of_the_residuals(monkeypatch, tmp_path):
-    """By their median size, of which one wild one in a hundred makes 1.2%; and four of its errors, 1.17 / sqrt(n)."""
-    rng = np.random.default_rng(0)
-    n = 4000
-    x = rng.normal(size=(n, 1))
-    y = 2 + x[:, 0] + 3.0 * rng.normal(size=n)
-    y[:40] += 1e3 * rng.normal(size=40)
-    assert Design.from_columns(x).default_huber_delta(x, y) == pytest.approx(1.345 * 3.0, rel=4 * 1.17 / n**0.5 + 0.02)
-    rows = "\n".join(f"{a:.6g},{b:.6g}" for a, b in zip(x[:, 0], y, strict=True))
-    (tmp_path / "t.csv").write_text(f"x,y\n{rows}")
-    asked = []
-
-    def calibrate(design, loss, *_, **__):
-        asked.append(loss)
-        raise ValueError("enough")
-
-    monkeypatch.setattr(Design, "calibrate", calibrate)
-    CliRunner().invoke(app, ["fit", str(tmp_path / "t.csv"), "--target", "y", "--loss", "huber"])
-    assert float(asked[0].delta) == pytest.approx(Design.from_columns(x).default_huber_delta(x, y), rel=1e-3)
 
 
 @pytest.fixture(scope="module")

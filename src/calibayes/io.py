@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,12 @@ from calibayes._core.curve import Coverage, Curve
 from calibayes._core.status import Code, Diagnostic, Severity, Status
 from calibayes.regions import REGIONS, Interval, Linear, NamedRegion, Region
 from calibayes.result import Intervals, Record, Result
+
+if TYPE_CHECKING:
+    from xarray import Dataset, DataTree
+else:
+    # xarray is an optional dependency, so that its types are not available at run time.
+    Dataset = DataTree = Any
 
 
 @dataclass(frozen=True)
@@ -65,13 +71,7 @@ def save(result: Result, path: str | Path) -> Path:
 
     Examples
     --------
-    >>> import tempfile
-    >>> import calibayes as cb
-    >>> data = cb.datasets.median_regression(n=60, seed=0)
-    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-    >>> result = cb.calibrate(model, data, bootstrap=100, seed=0, progress=False)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     result.save(f"{folder}/result.nc").name
+    >>> str(result.save("result.nc"))
     'result.nc'
     """
     path = Path(path)
@@ -110,13 +110,8 @@ def load(path: str | Path) -> Result:
 
     Examples
     --------
-    >>> import tempfile
-    >>> import calibayes as cb
-    >>> data = cb.datasets.median_regression(n=60, seed=0)
-    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-    >>> result = cb.calibrate(model, data, bootstrap=100, seed=0, progress=False)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     loaded = cb.load(result.save(f"{folder}/result.nc"))
+    >>> path = result.save("result.nc")
+    >>> loaded = cb.load(path)
     >>> loaded.eta == result.eta
     True
     """
@@ -129,7 +124,7 @@ def load(path: str | Path) -> Result:
     return from_datatree(load_datatree(path, engine="h5netcdf"))
 
 
-def to_datatree(result: Result) -> Any:
+def to_datatree(result: Result) -> DataTree:
     """Return the `DataTree` of `Result.to_datatree`."""
     arviz = _import_arviz("to_datatree")
     from xarray import DataTree
@@ -224,7 +219,7 @@ def _settings(result: Result) -> dict[str, str]:
     return text if result.model is None else text | {"model": model_source(result.model, len(result.names))}
 
 
-def from_datatree(tree: Any) -> Result:
+def from_datatree(tree: DataTree) -> Result:
     """Return the result in a `DataTree` that `Result.to_datatree` made.
 
     Raises
@@ -232,10 +227,11 @@ def from_datatree(tree: Any) -> Result:
     ValueError
         If the attributes of the posterior do not describe a calibration.
     """
-    attrs = tree["posterior"].attrs
+    groups = {name: node.to_dataset() for name, node in tree.children.items()}
+    posterior = groups["posterior"]
+    attrs = posterior.attrs
     if "eta" not in attrs:
         raise ValueError("this DataTree is not a calibration: its posterior has no learning rate in its attributes.")
-    posterior, bootstrap = tree["posterior"], tree["bootstrap"]
     level, n_replicates = float(attrs["level"]), int(attrs["n_replicates"])
     names = [str(name) for name in posterior["parameter"].values]
     return Result(
@@ -244,22 +240,22 @@ def from_datatree(tree: Any) -> Result:
         coverage=Coverage(round(float(attrs["coverage"]) * n_replicates), n_replicates),
         status=Status[attrs["status"]],
         diagnostics=_decode_diagnostics(json.loads(attrs["diagnostics"])),
-        trace=_trace(tree["trace"]),
+        trace=_trace(groups["trace"]),
         draws=posterior["theta"].values[0],
-        risk=tree["sample_stats"]["risk"].values[0],
-        curve=_curve(tree["curve"], bootstrap, level, int(attrs["n_groups"])),
-        estimate=tree["estimate"]["theta"].values,
+        risk=groups["sample_stats"]["risk"].values[0],
+        curve=_curve(groups["curve"], groups["bootstrap"], level, int(attrs["n_groups"])),
+        estimate=groups["estimate"]["theta"].values,
         level=level,
         names=names,
-        repaired_replicates=np.flatnonzero(bootstrap["repaired"].values),
+        repaired_replicates=np.flatnonzero(groups["bootstrap"]["repaired"].values),
         region=_region(str(attrs["region"]), json.loads(attrs["region_arguments"])),
         settings={name: StoredSetting(value) for name, value in json.loads(attrs["settings"]).items()},
         versions={name: str(attrs[name]) for name in versions()},
-        own=_intervals(tree["intervals"], names, level) if "intervals" in tree.children else None,
+        own=_intervals(groups["intervals"], names, level) if "intervals" in groups else None,
     )
 
 
-def _curve(curve: Any, bootstrap: Any, level: float, n_groups: int) -> Curve:
+def _curve(curve: Dataset, bootstrap: Dataset, level: float, n_groups: int) -> Curve:
     return Curve(
         etas=curve["learning_rate"].values,
         critical_levels=curve["critical_level"].values,
@@ -270,7 +266,7 @@ def _curve(curve: Any, bootstrap: Any, level: float, n_groups: int) -> Curve:
     )
 
 
-def _trace(trace: Any) -> list[Record]:
+def _trace(trace: Dataset) -> list[Record]:
     columns = {name: trace[name].values.tolist() for name in _TRACE_FIELDS}
     return [
         Record(
@@ -282,7 +278,7 @@ def _trace(trace: Any) -> list[Record]:
     ]
 
 
-def _intervals(intervals: Any, names: list[str], level: float) -> Intervals:
+def _intervals(intervals: Dataset, names: list[str], level: float) -> Intervals:
     return Intervals(
         names=names,
         level=level,

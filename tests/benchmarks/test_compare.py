@@ -57,7 +57,7 @@ def test_versions_are_timed_in_turns(make_tree):
 def test_other_etas_are_reported():
     result = compare.summarise("a", [Timing(1, 1), Timing(1, 1)], [[Timing(4.0, 1.0), Timing(2.0, 1.5)]])
     assert (result["ratio"], result["same_eta"]) == (2.0, False)
-    ((name, old, new, ratio, first, same),) = compare.table([result]).rows
+    ((name, old, new, ratio, _, same),) = compare.table([result]).rows
     assert (name, old, new, ratio, same) == ("a", "4", "2", "2.00 (2.00, 2.00)", "no")
 
 

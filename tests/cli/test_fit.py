@@ -19,8 +19,11 @@ from calibayes import design
 from calibayes._core.status import Code, Severity, Status
 from calibayes.cli import app
 from calibayes.cli import fit as fit_command
+from calibayes.cli.columns import Selection
 from calibayes.cli.options import Loss, Region
+from calibayes.cli.output import FitSummary, print_summary
 from calibayes.design import Design
+from calibayes.result import Intervals
 
 N = 60
 
@@ -136,6 +139,33 @@ def test_cluster_option_uses_the_cluster_bootstrap(calls, path, frame):
     assert isinstance(bootstrap, cb.bootstrap.Cluster)
     assert bootstrap.n_replicates == 30
     np.testing.assert_array_equal(np.asarray(bootstrap.groups), pd.factorize(frame["site"])[0])
+
+
+def test_default_delta_of_huber_is_1345_robust_standard_deviations(calls, tmp_path):
+    """One outlier in a hundred changes the estimate by 1.2%; the tolerance is four of its errors, 1.17 / sqrt(n)."""
+    rng = np.random.default_rng(0)
+    n = 4000
+    x = rng.normal(size=(n, 1))
+    y = 2 + x[:, 0] + 3.0 * rng.normal(size=n)
+    y[:40] += 1e3 * rng.normal(size=40)
+    delta = Design.from_columns(x).default_huber_delta(x, y)
+    assert delta == pytest.approx(1.345 * 3.0, rel=4 * 1.17 / n**0.5 + 0.02)
+    rows = "\n".join(f"{a:.6g},{b:.6g}" for a, b in zip(x[:, 0], y, strict=True))
+    (tmp_path / "t.csv").write_text(f"x,y\n{rows}")
+    error_of("fit", tmp_path / "t.csv", "--target", "y", "--loss", "huber")
+    [(model, _, _)] = calls
+    assert float(model.loss.delta) == pytest.approx(delta, rel=1e-3)
+
+
+def test_classes_are_explained(capsys):
+    status = [Status.CONVERGED] * 2
+    intervals = Intervals(["a", "b"], 0.95, np.zeros((2, 2)), np.ones(2), np.ones(2), status, [[], []])
+    columns = np.random.default_rng(0).normal(size=(30, 2))
+    selection = Selection("sick", pd.Series(dtype=float), ["a", "b"], columns, False, None, [])
+    design = Design.from_columns(columns, intercept=False)
+    result = example_results.make_result()
+    print_summary(FitSummary(result, intervals, cb.losses.Logistic(), selection, design, "t.csv", ["no", "yes"], []))
+    assert "Positive coefficients favour yes, negative ones no." in " ".join(capsys.readouterr().out.split())
 
 
 def test_every_region_is_available():

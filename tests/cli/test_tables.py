@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibayes.cli.columns import class_target, select_columns
+from calibayes.cli.columns import class_target, numeric_target, select_columns
 from calibayes.cli.tables import read_header, read_table
 
 N = 60
@@ -153,6 +153,11 @@ def test_classes_become_signs(values, positive, classes, signs):
     y, labels = class_target(pd.Series(values), "y", positive)
     assert labels == classes
     np.testing.assert_array_equal(y, signs)
+
+
+def test_infinite_targets_are_rejected():
+    with pytest.raises(ValueError, match="the target 'y' is infinite in 1 rows"):
+        numeric_target(pd.Series([1.0, np.inf, 2.0]), "y")
 
 
 def test_targets_without_two_classes_are_rejected():

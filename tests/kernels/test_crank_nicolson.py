@@ -125,7 +125,8 @@ def test_adaptation_does_not_depend_on_its_start(skewed, key):
     for step, scale in ((-6.0, 4.0), (2.0, -4.0)):
         adaptation = initial_adaptation(kernel, particles)
         adaptation = adaptation._replace(
-            logit_step=jnp.full(N_REPLICATES, step), log_scale=adaptation.log_scale + jnp.asarray([scale] * N_REPLICATES)
+            logit_step=jnp.full(N_REPLICATES, step),
+            log_scale=adaptation.log_scale + jnp.asarray([scale] * N_REPLICATES),
         )
         adapted.append(run(key, target, eta, particles, kernel, adaptation, 200, True)[1])
     np.testing.assert_allclose(adapted[0].log_scale, adapted[1].log_scale, atol=0.1)

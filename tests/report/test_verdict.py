@@ -123,6 +123,20 @@ def test_fallback_is_reported_with_its_reason(clean_result, status, grade):
     assert "Diagnostic" not in [other.name for other in run_checks(result, None)]
 
 
+def test_findings_about_the_replaced_sampler_are_notes(clean_result):
+    """The solver lowers the errors of the sampler that was replaced to warnings."""
+    findings = [
+        example_results.make_diagnostic(Code.NOT_MIXED, Severity.WARNING, 70, "70 replicates have not mixed."),
+        example_results.make_diagnostic(Code.NO_CROSSING, Severity.WARNING, 0, "Coverage jumps."),
+        example_results.make_diagnostic(Code.FALLBACK, Severity.WARNING, 0, "SMC sampled every replicate."),
+    ]
+    settings = clean_result.settings | {"sampler": cb.SMC(start="prior")}
+    result = replace(clean_result, diagnostics=findings, settings=settings)
+    assert check_named(result, "Sampler").meaning.startswith("Coverage jumps. SMC sampled every replicate.")
+    assert check_named(result, "Diagnostic").grade == Grade.NOTE
+    assert verdict_of(result) == REPORT
+
+
 def test_audit_of_another_region_is_mentioned(clean_result):
     assert check_named(clean_result, "Audit").value == "passed"
     assert check_named(replace(clean_result, region=cb.regions.Box()), "Audit").value == "passed, for HPD"

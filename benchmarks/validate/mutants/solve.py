@@ -152,7 +152,7 @@ rewrite(
     "_a if _o.crossing >= _o.eta else _b",
     "_a if _o.crossing < _o.eta else _b",
     "Look below for a crossing that is above.",
-    tests=[_BRACKET, "test_calibration.py"],
+    tests=[_BRACKET, "test_requery.py"],
 )
 rewrite(
     "coverage_of_sets_without_the_point",
@@ -168,7 +168,7 @@ rewrite(
     "reweight_particles(_p, _e)",
     "_p",
     "Do not reweight the draws to the calibrated learning rate.",
-    tests=[_VALIDATION, "test_calibration.py"],
+    tests=[_VALIDATION, "test_requery.py"],
 )
 rewrite(
     "worst_iterate_reported",

@@ -5,7 +5,7 @@ from benchmarks.validate.mutation import rewrite
 _MAPS = "samplers/transport/test_maps.py"
 _IMPORTANCE = "samplers/transport/test_importance.py"
 _SUBSAMPLE = "samplers/transport/test_subsample.py"
-_TRANSPORT = "samplers/test_transport.py"
+_TRANSPORT = "samplers/transport/test_transport.py"
 
 rewrite(
     "weights_without_density_of_the_pool",

@@ -9,12 +9,11 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from calibayes.cli.tables import is_numeric
+from calibayes.cli.tables import DataFrame, Series, is_numeric
 
 
 @dataclass(frozen=True)
@@ -36,21 +35,21 @@ class Selection:
 
     target: str
     """Name of the target."""
-    y: Any
+    y: Series
     """Target as a pandas series of numbers or labels."""
     names: list[str]
     """Names of the predictors."""
     columns: Float[np.ndarray, "N P"]
     """Values of the predictors."""
     intercept: bool
-    groups: Any
+    groups: Series | None
     """Cluster labels of the rows as a pandas series; None without clusters."""
     notes: list[str]
     """Sentences about rows and columns that were dropped."""
 
 
 def select_columns(
-    frame: Any,
+    frame: DataFrame,
     target: str | None,
     *,
     columns: str | None = None,
@@ -105,7 +104,7 @@ def select_columns(
 
 
 def _select_by_name(
-    frame: Any, target: str, columns: str | None, intercept: bool, cluster: str | None, drop_missing: bool
+    frame: DataFrame, target: str, columns: str | None, intercept: bool, cluster: str | None, drop_missing: bool
 ) -> Selection:
     if columns is not None:
         names = [name.strip() for name in next(csv.reader([columns], skipinitialspace=True), [])]
@@ -122,7 +121,7 @@ def _select_by_name(
     return Selection(target, frame[target], names, values, intercept, groups, row_notes + column_notes)
 
 
-def drop_incomplete_rows(frame: Any, names: Iterable[str], drop_missing: bool) -> tuple[Any, list[str]]:
+def drop_incomplete_rows(frame: DataFrame, names: Iterable[str], drop_missing: bool) -> tuple[DataFrame, list[str]]:
     """Return the rows without missing values in the named columns, and notes about the others.
 
     Raises
@@ -167,7 +166,7 @@ def drop_constant_columns(
     return [name for name, kept in zip(names, keep, strict=True) if kept], values[:, keep], notes
 
 
-def numeric_target(y: Any, name: str) -> Float[np.ndarray, " N"]:
+def numeric_target(y: Series, name: str) -> Float[np.ndarray, " N"]:
     """Return the target of a loss of `y - prediction` as numbers.
 
     Raises
@@ -189,7 +188,7 @@ def numeric_target(y: Any, name: str) -> Float[np.ndarray, " N"]:
     return values
 
 
-def class_target(y: Any, name: str, positive: str | None) -> tuple[Float[np.ndarray, " N"], list[str]]:
+def class_target(y: Series, name: str, positive: str | None) -> tuple[Float[np.ndarray, " N"], list[str]]:
     """Return the target of a loss of two classes as -1 and 1, and the labels of these classes.
 
     The positive class defaults to the larger label: 1 of 0 and 1, True of False and True, the later in the alphabet.
@@ -220,7 +219,7 @@ def class_target(y: Any, name: str, positive: str | None) -> tuple[Float[np.ndar
     return np.where((y == values[index]).to_numpy(bool), 1.0, -1.0), [labels[1 - index], positive]
 
 
-def require_columns(frame: Any, names: Iterable[str]) -> None:
+def require_columns(frame: DataFrame, names: Iterable[str]) -> None:
     """Raise an error with a suggestion if a column does not exist."""
     for name in names:
         if name in frame.columns:
@@ -231,7 +230,7 @@ def require_columns(frame: Any, names: Iterable[str]) -> None:
         raise ValueError(f"there is no column {name!r}. {hint}")
 
 
-def _require_numeric(frame: Any, target: str, names: Sequence[str]) -> None:
+def _require_numeric(frame: DataFrame, target: str, names: Sequence[str]) -> None:
     texts = {name: _texts(frame[name]) for name in names if not is_numeric(frame[name])}
     for name, (values, has_numbers) in texts.items():
         if has_numbers and len(values) == 1:
@@ -251,7 +250,7 @@ def _require_numeric(frame: Any, target: str, names: Sequence[str]) -> None:
     )
 
 
-def _texts(column: Any) -> tuple[list[str], bool]:
+def _texts(column: Series) -> tuple[list[str], bool]:
     """Return the values of a column that are not numbers, and whether other values are numbers."""
     values = [str(value) for value in column.dropna().unique()]
     texts = [value for value in values if not re.fullmatch(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*", value, re.IGNORECASE)]

@@ -9,10 +9,11 @@ import numpy as np
 
 from calibayes._backend.memory import require_memory
 from calibayes.cli.columns import Selection, drop_constant_columns, drop_incomplete_rows, require_columns
+from calibayes.cli.tables import DataFrame
 
 
 def select_by_formula(
-    frame: Any, target: str | None, formula: str, cluster: str | None, drop_missing: bool
+    frame: DataFrame, target: str | None, formula: str, cluster: str | None, drop_missing: bool
 ) -> Selection:
     """Return the target and the predictors of a formula; see `columns.select_columns`."""
     try:
@@ -66,7 +67,7 @@ def _target_name(target: str | None, left: object) -> str:
     return str(left)
 
 
-def _model_matrix(side: Any, frame: Any) -> Any:
+def _model_matrix(side: Iterable[Any], frame: DataFrame) -> DataFrame:
     from formulaic import model_matrix
 
     _require_memory_for_matrix(side, frame)
@@ -75,13 +76,13 @@ def _model_matrix(side: Any, frame: Any) -> Any:
         return model_matrix(side, frame, context={}, na_action="ignore")
 
 
-def _variables(factors: Sequence[str], columns: Any) -> list[str]:
+def _variables(factors: Sequence[str], columns: Iterable[str]) -> list[str]:
     """Return the columns that appear in the factors of a formula."""
     words = {word.strip("`") for factor in factors for word in re.findall(r"`[^`]+`|(?<![\w.])\w+(?!\w*\()", factor)}
     return [name for name in columns if name in words or name in factors]
 
 
-def _require_memory_for_matrix(side: Iterable[Any], frame: Any) -> None:
+def _require_memory_for_matrix(side: Iterable[Any], frame: DataFrame) -> None:
     """Raise an error if the matrix of one side, and its copy as floats, do not fit into memory."""
     n_columns = sum(math.prod(_min_width(factor.expr, frame) for factor in term.factors) for term in side)
     description = f"a matrix of {len(frame):,} rows and {n_columns:,} columns"
@@ -89,7 +90,7 @@ def _require_memory_for_matrix(side: Iterable[Any], frame: Any) -> None:
     require_memory("--formula", 2 * 8 * len(frame) * n_columns, description, remedy)
 
 
-def _min_width(factor: str, frame: Any) -> int:
+def _min_width(factor: str, frame: DataFrame) -> int:
     """Return a lower bound of the number of columns of a factor: one per category except the reference category."""
     categorical = re.match(r"C\(\s*(`[^`]+`|\w+)", factor)
     name = (categorical[1] if categorical else factor).strip("`")

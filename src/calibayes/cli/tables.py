@@ -5,17 +5,24 @@ import gzip
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calibayes._backend.memory import host_memory, require_memory
 
+if TYPE_CHECKING:
+    from pandas import DataFrame as DataFrame
+    from pandas import Series as Series
+else:
+    # pandas is an optional dependency, so that its types are not available at run time.
+    DataFrame = Series = Any
+
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 """Suffixes of the files that can be read."""
 
 
-def read_table(path: Path, missing: Sequence[str] = ()) -> Any:
+def read_table(path: Path, missing: Sequence[str] = ()) -> DataFrame:
     """Read a data frame; an unnamed first column that only numbers or names the rows is dropped.
 
     Parameters
@@ -70,12 +77,12 @@ def read_header(path: Path) -> list[str]:
     return next(csv.reader([_first_line(path)], delimiter=separator, skipinitialspace=True), [])
 
 
-def is_numeric(column: Any) -> bool:
+def is_numeric(column: Series) -> bool:
     """Return whether a pandas column has a numeric or boolean type."""
     return column.dtype.kind in "biuf" if hasattr(column.dtype, "kind") else False
 
 
-def _is_row_index(column: Any) -> bool:
+def _is_row_index(column: Series) -> bool:
     """Return whether an unnamed column is the row index that pandas and R write first."""
     if is_numeric(column):
         return bool((np.diff(column.to_numpy(float)) == 1).all())

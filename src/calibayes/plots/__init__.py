@@ -14,7 +14,7 @@ from calibayes._core.curve import Coverage
 from calibayes._validate.settings import check_level
 from calibayes.losses import LinearLoss
 from calibayes.plots import density, drawing
-from calibayes.plots.drawing import CALIBRATED, CONFIG, NEUTRAL, Axes
+from calibayes.plots.drawing import CALIBRATED, CONFIG, NEUTRAL, Axes, Parameter
 from calibayes.result import Result
 from calibayes.samplers.transport.sampler import TransportState
 
@@ -48,10 +48,6 @@ def coverage(result: Result, ax: Axes | None = None, level: float | None = None)
 
     Examples
     --------
-    >>> import calibayes as cb
-    >>> data = cb.datasets.median_regression(n=60, seed=0)
-    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-    >>> result = cb.calibrate(model, data, bootstrap=100, seed=0, progress=False)
     >>> cb.plots.coverage(result).get_ylabel()
     'coverage of 95% sets'
     """
@@ -103,10 +99,6 @@ def trace(result: Result, ax: Axes | None = None) -> Axes:
 
     Examples
     --------
-    >>> import calibayes as cb
-    >>> data = cb.datasets.median_regression(n=60, seed=0)
-    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-    >>> result = cb.calibrate(model, data, bootstrap=100, seed=0, progress=False)
     >>> cb.plots.trace(result).get_ylabel()
     'learning rate η'
     """
@@ -138,7 +130,9 @@ def trace(result: Result, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def posterior(result: Result, k: Any = None, before: float | None = 1.0, ax: Axes | None = None) -> Axes:
+def posterior(
+    result: Result, k: Parameter | Sequence[Parameter] | None = None, before: float | None = 1.0, ax: Axes | None = None
+) -> Axes:
     """Plot the calibrated posterior of one or two parameters, and the posterior at another learning rate.
 
     For one parameter the plot shows densities and, below them, equal-tailed intervals at the level of the result. For
@@ -168,13 +162,8 @@ def posterior(result: Result, k: Any = None, before: float | None = 1.0, ax: Axe
 
     Examples
     --------
-    >>> import calibayes as cb
-    >>> data = cb.datasets.median_regression(n=60, seed=0)
-    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-    >>> names = ["intercept", "slope"]
-    >>> result = cb.calibrate(model, data, bootstrap=100, seed=0, names=names, progress=False)
-    >>> cb.plots.posterior(result, "slope", before=None).get_xlabel()
-    'slope'
+    >>> cb.plots.posterior(result, "theta[1]", before=None).get_xlabel()
+    'theta[1]'
     """
     if k is None:
         if len(result.names) > 2:
@@ -199,7 +188,7 @@ def posterior(result: Result, k: Any = None, before: float | None = 1.0, ax: Axe
     return ax
 
 
-def pairs(result: Result, before: float | None = 1.0, names: Iterable[Any] | None = None) -> Any:
+def pairs(result: Result, before: float | None = 1.0, names: Iterable[Parameter] | None = None) -> np.ndarray:
     """Plot `posterior` for every parameter, on the diagonal, and for every pair of parameters, below it.
 
     Parameters
@@ -223,10 +212,6 @@ def pairs(result: Result, before: float | None = 1.0, names: Iterable[Any] | Non
 
     Examples
     --------
-    >>> import calibayes as cb
-    >>> data = cb.datasets.median_regression(n=60, seed=0)
-    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-    >>> result = cb.calibrate(model, data, bootstrap=100, seed=0, progress=False)
     >>> cb.plots.pairs(result, before=None).shape
     (2, 2)
     """
@@ -254,7 +239,7 @@ def pairs(result: Result, before: float | None = 1.0, names: Iterable[Any] | Non
     return axes
 
 
-def fit(result: Result, x: str | int | None = None, ax: Axes | None = None) -> Axes:
+def fit(result: Result, x: Parameter | None = None, ax: Axes | None = None) -> Axes:
     """Plot the data and the prediction of a linear model along one column of X, with other columns at their means.
 
     The line is the prediction at the estimate. The band is the pointwise equal-tailed interval of the calibrated
@@ -286,10 +271,6 @@ def fit(result: Result, x: str | int | None = None, ax: Axes | None = None) -> A
 
     Examples
     --------
-    >>> import calibayes as cb
-    >>> data = cb.datasets.median_regression(n=60, seed=0)
-    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-    >>> result = cb.calibrate(model, data, bootstrap=100, seed=0, progress=False)
     >>> [text.get_text() for text in cb.plots.fit(result).get_legend().get_texts()]
     ['data', '95% band', 'fitted median']
     """
@@ -354,10 +335,6 @@ def diagnostics(result: Result, ax: Axes | None = None) -> Axes:
 
     Examples
     --------
-    >>> import calibayes as cb
-    >>> data = cb.datasets.median_regression(n=60, seed=0)
-    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-    >>> result = cb.calibrate(model, data, bootstrap=100, seed=0, progress=False)
     >>> cb.plots.diagnostics(result).get_ylabel()
     'Pareto shape $\\hat{k}$'
     """

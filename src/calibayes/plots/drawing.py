@@ -22,6 +22,9 @@ else:
     # matplotlib is an optional dependency, so that its types are not available at run time.
     Axes = Any
 
+Parameter = str | int | np.integer
+"""Name or index of a parameter."""
+
 CALIBRATED, COMPARED, NEUTRAL = "#20639b", "#dd8047", "#333333"
 """Colours of the calibrated posterior, of the posterior that it is compared with, and of everything else."""
 
@@ -87,7 +90,7 @@ def fitted_label(loss: LinearLoss) -> str:
     return names.get(type(loss), "fit")
 
 
-def parameter_index(result: Result, parameter: str | int | np.integer) -> int:
+def parameter_index(result: Result, parameter: Parameter) -> int:
     """Return the index of a parameter from its name or index."""
     if isinstance(parameter, str) and parameter in result.names:
         return result.names.index(parameter)
@@ -99,7 +102,7 @@ def parameter_index(result: Result, parameter: str | int | np.integer) -> int:
     )
 
 
-def varying_column(result: Result, matrix: np.ndarray, x: str | int | None) -> int:
+def varying_column(result: Result, matrix: np.ndarray, x: Parameter | None) -> int:
     """Return the index of column `x`, or of the only column that varies if it is None."""
     varies = np.ptp(matrix, axis=0) > 0
     if x is None:

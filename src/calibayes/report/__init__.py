@@ -77,14 +77,8 @@ def write(
 
     Examples
     --------
-    >>> import tempfile
-    >>> import calibayes as cb
     >>> from calibayes.report import write
-    >>> data = cb.datasets.median_regression(n=60, seed=0)
-    >>> model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-    >>> result = cb.calibrate(model, data, bootstrap=100, seed=0, progress=False)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write(result, f"{folder}/report.html", title="Median wage", intervals=False).name
+    >>> str(write(result, "report.html", title="Median wage", intervals=False))
     'report.html'
     """
     if intervals is None:

@@ -69,7 +69,8 @@ VERDICTS = {
 
 _SEARCH_CODES = frozenset({Code.NO_CROSSING, Code.MAX_ITERATIONS, Code.NOT_REACHED})
 _FALLBACK_CODES = frozenset({Code.AUDIT_FAILED, Code.FALLBACK, Code.FALLBACK_FAILED})
-_REPLICATE_CODES = frozenset({Code.ESS_COLLAPSED, Code.NOT_MIXED, Code.NOT_REACHED, Code.LEVEL_UNDEFINED})
+_PARTICLE_CODES = frozenset({Code.ESS_COLLAPSED, Code.NOT_MIXED})
+_REPLICATE_CODES = _PARTICLE_CODES | {Code.LEVEL_UNDEFINED}
 """Diagnostics whose count is a number of replicates."""
 
 
@@ -200,7 +201,8 @@ def _repaired(result: Result) -> Check:
 
 def _fallback(result: Result) -> Check:
     """Grade a result of the fallback sampler, which passed the same audit if the search converged."""
-    meaning = f"{_messages(result, _FALLBACK_CODES)} The reported result is that of the slower fallback sampler."
+    reasons = _messages(result, _SEARCH_CODES | _FALLBACK_CODES)
+    meaning = f"{reasons} The reported result is that of the slower fallback sampler."
     return Check("Sampler", "fallback used", meaning, Grade.NOTE if result.converged else Grade.FAILED)
 
 
@@ -241,7 +243,7 @@ def _other_diagnostics(result: Result) -> list[Check]:
     if result.status is not Status.CONVERGED:
         covered |= _SEARCH_CODES
     if has_code(result, Code.FALLBACK):
-        covered |= _FALLBACK_CODES
+        covered |= _SEARCH_CODES | _FALLBACK_CODES
     if isinstance(result.settings.get("sampler"), Transport):
         covered.add(Code.NOT_AUDITED)
     return [
@@ -265,6 +267,9 @@ def _grade(diagnostic: Diagnostic, result: Result) -> Grade:
         return Grade.NOTE
     if diagnostic.code not in _REPLICATE_CODES:
         return Grade.CAUTION
+    if diagnostic.code in _PARTICLE_CODES and has_code(result, Code.FALLBACK):
+        # The particles of the sampler that was replaced, or too few replicates to be an error.
+        return Grade.NOTE
     share = diagnostic.count / result.coverage.n_replicates
     if share > CONFIG.many_replicates:
         return Grade.FAILED

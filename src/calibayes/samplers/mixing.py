@@ -8,7 +8,7 @@ forgotten their start and no longer drift:
 2. Between n and 3 n moves, the means of the parameters and of the risk have not changed by more than their Monte Carlo
    error.
 
-If the second condition fails, the chains were still on their way, and the test starts again from the current positions.
+If the second condition fails, the chains had not converged, and the test starts again from the current positions.
 Replicates that have not mixed after `max_moves` moves are reported.
 """
 

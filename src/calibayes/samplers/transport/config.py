@@ -137,7 +137,8 @@ class PoolConfig:
     max_rounds: int = 3
     """Rounds of rejuvenation until the populations agree."""
     max_r_hat: float = 1.02
-    """R-hat above which populations disagree. Independent populations of 1,000 draws have an R-hat of 1.0005."""
+    """R-hat above which populations disagree. Independent populations have an R-hat near 1; a value of 1.02 means that
+    population means differ by 0.2 posterior standard deviations."""
 
 
 @dataclass(frozen=True)

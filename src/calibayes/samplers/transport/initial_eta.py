@@ -37,7 +37,7 @@ def _critical_levels(
 ) -> Float[Array, "G B"]:
     """Return the approximate critical levels of the posterior mean on the data, at each of `etas`."""
     n_draws = config.CONFIG.initial_eta.n_guess_draws
-    # Neighbouring draws may be copies of one ancestor: take every few.
+    # Thin the draws: neighbouring ones may be copies of one ancestor.
     stride = max(1, particles.risk.shape[-1] // n_draws)
     thinned = jax.tree.map(lambda leaf: leaf[..., ::stride][..., :n_draws], particles)
     pool = WhitenedPool.from_particles(thinned.with_log_weights(normalise(thinned.log_weights)), eta)

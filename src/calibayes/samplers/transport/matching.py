@@ -82,7 +82,7 @@ def _sample_from_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> t
         try:
             particles, eta = _sample_to_match(match_key, subsample, n_particles)
         except jax.errors.JaxRuntimeError:
-            # An error of the machine, such as no memory left, which all observations would not cure.
+            # Such as exhausted memory, which sampling with all observations would not avoid.
             raise
         except RuntimeError:
             # The posterior does not follow the subsample; the informative observations may be rare.

@@ -85,7 +85,7 @@ def make_pool(key: PRNGKeyArray, initial: InitialDraws, n_particles: int) -> Poo
 
 @eqx.filter_jit
 def _repeat_draws(particles: Particles, n_particles: int) -> Particles:
-    """Return `n_particles` equally weighted draws per population: each draw several times, or every few."""
+    """Return `n_particles` equally weighted draws per population, by repeating or thinning."""
     n_draws = particles.risk.shape[-1]
     if n_particles >= n_draws:
         indices = jnp.arange(n_particles) % n_draws
