@@ -104,7 +104,7 @@ def test_default_against_exact_integration(median_problem, region):
     ids=lambda value: "mcmc" if isinstance(value, cb.MCMC) else None,
 )
 def test_paper_algorithms_against_exact_integration(median_problem, region, sampler):
-    """The exact coverage at the calibrated eta is within 0.015 of 0.95: the tolerance of 0.005, and the sampler's error."""
+    """The exact coverage at the calibrated eta is within 0.015 of 0.95: the tolerance and the sampler's error."""
     x, y, counts, grid = median_problem
     counts, grid = counts[:500], grid.first_replicates(500)
     model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
@@ -123,8 +123,10 @@ def test_paper_algorithms_against_exact_integration(median_problem, region, samp
 
 
 def test_large_risks_keep_their_precision():
-    """Half the squared error as a user's function, which cannot be centred, with y near 6,000: the posterior on the data
-    is normal about least squares. With a reference at zero, float32 would lose all digits of the risk.
+    """Half the squared error as a user's function, which cannot be centred, with y near 6,000.
+
+    The posterior on the data is normal about least squares. With a reference at zero, float32 would lose all digits of
+    the risk.
     """
     rng = np.random.default_rng(0)
     x = np.column_stack([np.ones(80), rng.normal(size=80)])

@@ -50,9 +50,9 @@ def exact_coverage(counts, eta, region, level=0.95):
 
 COVERAGE_ERROR = 0.02
 """Tolerance on coverage. A critical level near 0.95 from a population of 500 has a standard error of
-2 sqrt(0.025 * 0.975 / 500) = 0.014, which replicates of the same population share. Levels are about uniform, so that this
-is also the error of coverage: over 20 populations 0.014 / sqrt(20) = 0.003. Independent errors of the replicates increase
-it to 0.004. The tolerance is four standard errors, and one replicate for the order statistics."""
+2 sqrt(0.025 * 0.975 / 500) = 0.014, which replicates of the same population share. Levels are about uniform, so that
+this is also the error of coverage: over 20 populations 0.014 / sqrt(20) = 0.003. Independent errors of the replicates
+increase it to 0.004. The tolerance is four standard errors, and one replicate for the order statistics."""
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_validated_coverage_matches_the_closed_form(result):
 
 
 def test_validated_coverage_is_near_the_level(result):
-    """Two binomial errors of sqrt(0.95 * 0.05 / 400) = 0.011: of fresh replicates, and of those that eta was chosen on."""
+    """Two binomial errors of sqrt(0.95 * 0.05 / 400) = 0.011: of fresh replicates, and of the calibration's."""
     fresh = result.validate()
     assert fresh.n_replicates == B
     assert abs(fresh - 0.95) < 3.5 * 2**0.5 * np.sqrt(0.95 * 0.05 / B)
@@ -217,7 +217,7 @@ def test_level_of_a_point_matches_the_closed_form(result, factor):
 
 
 def test_posterior_at_another_learning_rate_is_exact(result):
-    """From 2,500 draws means have an error of sd / 50 and standard deviations of sd / 71; the tolerance is five of each."""
+    """From 2,500 draws means have an error of sd / 50 and standard deviations of sd / 71: five of each."""
     x, y = DATA
     eta = 5 * result.eta
     draws = result.posterior(eta)
@@ -257,7 +257,7 @@ def test_diagnostics_of_fresh_replicates_are_warned_of(result, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
 def test_validation_after_smc_is_near_the_calibrated_coverage():
-    """Fresh replicates start from the data's posterior again. Within four standard errors of both sets of replicates."""
+    """Fresh replicates start from the data's posterior again. Within four standard errors of both coverages."""
     model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
     data = cb.datasets.median_regression(60, 0)
     sampler = cb.SMC(n_particles=200)

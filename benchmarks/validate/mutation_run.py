@@ -14,8 +14,8 @@ from benchmarks.validate.mutants import MUTANTS
 from benchmarks.validate.mutation import ROOT, VARIABLE, Mutant
 
 PART = "mutants"
-_TIMEOUT = 900
-"""Seconds after which a test file counts as failed."""
+_FILE_TIMEOUT, _TEST_TIMEOUT = 900, 240
+"""Seconds after which a test file, and a single test, count as failed: a mutant may cause an endless loop."""
 _FAILED = re.compile(r"^(?:FAILED|ERROR) tests/(\S+::.+?)(?: - |$)", re.MULTILINE)
 _SITE = Path(__file__).with_name("site")
 
@@ -42,18 +42,20 @@ def run(path: Path, only: str = "") -> list[dict[str, Any]]:
     """
     for mutant in MUTANTS.values():
         mutant.check()
+    digests = {mutant.name: digest(mutant) for mutant in MUTANTS.values()}
     part = store.load(path).get(PART, {"seconds": 0, "lines": []})
     known = {line["digest"]: line for line in part["lines"] if line["noticed_by"]}
-    pending = [one for one in MUTANTS.values() if only in one.name and (only or digest(one) not in known)]
+    pending = [one for one in MUTANTS.values() if only in one.name and (only or digests[one.name] not in known)]
+    results = {name: known[key] for name, key in digests.items() if key in known}
     start = time.perf_counter()
     for mutant in pending:
-        known[digest(mutant)] = _result(mutant)
-        store.add(path, PART, _lines(known), part["seconds"] + time.perf_counter() - start)
-    noticed = {known[digest(mutant)]["noticed_by"] for mutant in pending}
+        results[mutant.name] = _result(mutant) | {"digest": digests[mutant.name]}
+        store.add(path, PART, _ordered(results), part["seconds"] + time.perf_counter() - start)
+    noticed = {results[mutant.name]["noticed_by"] for mutant in pending}
     tests = sorted(test for test in noticed if test and "::" in test)
     if tests and (failed := _first_failure(tests, "")):
         raise RuntimeError(f"tests/{failed} fails without a mutant, so it cannot notice one.")
-    return _lines(known)
+    return _ordered(results)
 
 
 def digest(mutant: Mutant) -> str:
@@ -62,9 +64,8 @@ def digest(mutant: Mutant) -> str:
     return sha256("".join([mutant.definition, mutant.source(), *tests]).encode()).hexdigest()[:12]
 
 
-def _lines(known: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    digests = [digest(mutant) for mutant in MUTANTS.values()]
-    return [known[digest] for digest in digests if digest in known]
+def _ordered(results: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    return [results[name] for name in MUTANTS if name in results]
 
 
 def _result(mutant: Mutant) -> dict[str, Any]:
@@ -79,13 +80,24 @@ def _result(mutant: Mutant) -> dict[str, Any]:
         "description": mutant.description,
         "target": mutant.target,
         "noticed_by": noticed_by,
-        "digest": digest(mutant),
     }
 
 
 def _first_failure(tests: list[str], mutant: str) -> str | None:
     """Return the first test that fails with a mutant, None if all pass."""
-    command = [sys.executable, "-m", "pytest", "-x", "-n", "0", "-p", "no:cacheprovider", "--no-header", "-rfE"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        "--no-header",
+        "-rfE",
+        f"--timeout={_TEST_TIMEOUT}",
+    ]
     paths = os.pathsep.join([str(_SITE), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"PYTHONPATH": paths, VARIABLE: mutant}
     try:
@@ -95,7 +107,7 @@ def _first_failure(tests: list[str], mutant: str) -> str | None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=_TIMEOUT,
+            timeout=_FILE_TIMEOUT,
         )
     except subprocess.TimeoutExpired:
         return f"{tests[0]} (timeout)"

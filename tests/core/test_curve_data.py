@@ -128,7 +128,7 @@ def test_band_is_wider_if_replicates_share_particles():
 
 
 def test_band_covers_the_true_probability(curves):
-    """The bands of 300 curves at eta = 1 contain P(d < 1.96) = 0.95 in 95% of cases, to four standard errors of 1.3%."""
+    """The bands of 300 curves at eta = 1 contain P(d < 1.96) = 0.95 in 95% of cases, to four errors of 1.3%."""
     bands = [curve.band()[7] for curve in curves[0.0]]
     share = np.mean([low <= 0.95 <= high for low, high in bands])
     assert abs(share - 0.95) < 4 * np.sqrt(0.95 * 0.05 / 300)

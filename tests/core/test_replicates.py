@@ -8,15 +8,12 @@ import pytest
 
 import calibayes as cb
 from calibayes._backend.linalg import lower_inverse
-from calibayes._core import particles as particles_module
-from calibayes._core import risk as risk_module
 from calibayes._core.particles import (
     Particles,
     covariance,
     factor,
     outer_products,
     reweight_particles,
-    transform,
 )
 from calibayes._core.target import evaluate, make_target
 
@@ -83,25 +80,6 @@ def test_reweighting_takes_one_step_in_all_replicates(particles, step):
     expected = np.asarray(particles.weights) * np.exp(-step * np.asarray(particles.risk))
     np.testing.assert_allclose(shifted.weights, expected / expected.sum(-1, keepdims=True), rtol=1e-3)
     np.testing.assert_array_equal(shifted.theta, particles.theta)
-
-
-@pytest.mark.parametrize(
-    "dim", [2, particles_module.CONFIG.max_unrolled_dim + 3, risk_module.CONFIG.max_unrolled_dim + 3]
-)
-def test_products_are_the_same_unrolled_or_not(dim):
-    """Linear maps of every replicate, and predictions, to the rounding of sums of `dim` terms."""
-    rng = np.random.default_rng(0)
-    matrix, theta = rng.normal(size=(3, dim, dim)), rng.normal(size=(dim, 3, 5))
-    transformed = transform(jnp.asarray(matrix, float), jnp.asarray(theta, float))
-    np.testing.assert_allclose(transformed, np.einsum("bkj,jbm->kbm", matrix, theta), atol=1e-5 * dim)
-    x, y, counts = rng.normal(size=(40, dim)), rng.normal(size=40), rng.integers(0, 3, (2, 40))
-    target = make_target(cb.GibbsModel(cb.losses.Absolute(), cb.priors.Normal()), (x, y), counts, dim)
-    residual = np.abs(y[:, None, None] - np.einsum("ik,kbm->ibm", x, theta))
-    weights = np.concatenate([np.ones((1, 40)), counts])
-    expected = np.einsum("bi,ibm->bm", weights, residual)
-    risk = np.asarray(target.risk(jnp.asarray(theta, float)), np.float64)
-    # Risks are relative to a reference, with another constant in every replicate.
-    np.testing.assert_allclose(np.diff(risk), np.diff(expected), atol=1e-5 * np.abs(expected).max() * dim**0.5)
 
 
 class BoundedPrior:

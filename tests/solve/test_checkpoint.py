@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import equinox as eqx
-import exact_sampler
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from exact_sampler import CALLS, ExactSampler, make_location_problem, make_location_target
 from jaxtyping import Array
 from typer.testing import CliRunner
 
 import calibayes as cb
+import exact_sampler
 from calibayes._backend import treefile
 from calibayes._core.target import make_target
 from calibayes.cli import app
@@ -27,6 +26,7 @@ from calibayes.samplers.audit import audit
 from calibayes.solve import verify
 from calibayes.solve.checkpoint import Checkpoint, check_path
 from calibayes.solve.search import Search, SearchState
+from exact_sampler import CALLS, ExactSampler, make_location_problem, make_location_target
 
 ROOT = Path(__file__).parents[2]
 MODEL = cb.GibbsModel(cb.losses.Absolute(), cb.priors.Normal(scale=10.0))
@@ -223,9 +223,7 @@ def test_users_sampler_and_search_are_restored(search, monkeypatch, tmp_path):
     """State classes are found in the modules of the sampler and of the search."""
     path = tmp_path / "run.ckpt"
     expected = run_exact(search=search)
-    result, n_kills = run_killed_at_every_save(
-        monkeypatch, lambda **options: run_exact(search=search, **options), path
-    )
+    result, n_kills = run_killed_at_every_save(monkeypatch, lambda **options: run_exact(search=search, **options), path)
     # The initial draws, the first state, every request of the search, and the solution.
     assert n_kills >= 3 + len(expected.trace)
     assert_same(result, expected)
@@ -431,7 +429,7 @@ def test_checkpoint_knows_whether_more_iterations_are_allowed(limit, allowed, tm
     path = tmp_path / "run.ckpt"
     Checkpoint(path, {}, 5).put("a", 1)
     assert Checkpoint(path, {}, limit).allows_more_iterations is allowed
-    with pytest.raises(cb.CheckpointError, match="max_iterations = 5.* at least as many; got 4"):
+    with pytest.raises(cb.CheckpointError, match=r"max_iterations = 5\..* at least as many; got 4"):
         Checkpoint(path, {}, 4)
 
 

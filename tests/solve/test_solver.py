@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import numpy as np
 import pytest
-from exact_sampler import CALLS, ExactSampler, make_location_problem, make_location_target
 
 import calibayes as cb
 from calibayes.solve import problem as problem_module
@@ -18,6 +17,7 @@ from calibayes.solve.progress import Progress
 from calibayes.solve.search import Observation, Request, Search, SearchState
 from calibayes.solve.solver import Solver
 from exact import gaussian_location_coverage, gaussian_location_etas
+from exact_sampler import CALLS, ExactSampler, make_location_problem, make_location_target
 
 LEVEL = 0.9
 OBSERVATIONS: list[Observation] = []
@@ -43,9 +43,7 @@ def exact_coverage(eta):
 
 def make_problem(**options):
     sampler = ExactSampler.of_problem(**options)
-    return CoverageProblem(
-        make_location_target(), sampler, cb.regions.Interval(0), LEVEL, "mean", jax.random.key(0)
-    )
+    return CoverageProblem(make_location_target(), sampler, cb.regions.Interval(0), LEVEL, "mean", jax.random.key(0))
 
 
 def make_solver(rule, tolerance=0.011, max_iterations=50, progress=None):
@@ -280,6 +278,16 @@ def test_best_iterate_at_the_limit_is_refined():
     assert solution.iterate.coverage == pytest.approx(exact_coverage(2.0), abs=0.011)
 
 
+def test_refinement_may_follow_the_last_iteration(exact_etas):
+    """A stochastic search that has met its tolerance is refined although its last iteration is over."""
+    low, high = exact_etas
+    solution = solve(cb.RobbinsMonro(), float(0.6 * low), tolerance=0.1, max_iterations=1)
+    assert solution.iterate.status is cb.Status.CONVERGED
+    assert not solution.iterate.diagnostics
+    assert len(solution.trace) == 2
+    assert 0.98 * low < solution.iterate.eta < 1.02 * high
+
+
 @pytest.mark.parametrize(("eta", "direction"), [(1e-3, "larger"), (1e3, "smaller")])
 def test_one_sided_stochastic_search_states_the_direction(eta, direction):
     iterate = solve(cb.RobbinsMonro(gain=0.1), eta, max_iterations=3).iterate
@@ -340,14 +348,10 @@ def test_diagnostics_of_severity_error_make_the_answer_unreliable():
     """More than a quarter of 1 - level: 3 of 100 replicates at level 0.9."""
     many = solve(cb.Bracket(), 1.0, n_unmixed=3).iterate
     assert many.status is cb.Status.UNRELIABLE
-    assert [(d.code, d.severity, d.count) for d in many.diagnostics] == [
-        (cb.Code.NOT_MIXED, cb.Severity.ERROR, 3)
-    ]
+    assert [(d.code, d.severity, d.count) for d in many.diagnostics] == [(cb.Code.NOT_MIXED, cb.Severity.ERROR, 3)]
     few = solve(cb.Bracket(), 1.0, n_unmixed=2).iterate
     assert few.status is cb.Status.CONVERGED
-    assert [(d.code, d.severity, d.count) for d in few.diagnostics] == [
-        (cb.Code.NOT_MIXED, cb.Severity.WARNING, 2)
-    ]
+    assert [(d.code, d.severity, d.count) for d in few.diagnostics] == [(cb.Code.NOT_MIXED, cb.Severity.WARNING, 2)]
     assert few.eta == many.eta
 
 
@@ -355,9 +359,7 @@ def test_unknown_standard_error_is_reported(monkeypatch):
     monkeypatch.setattr("calibayes._core.curve.Curve.eta_se", lambda self, level=None: math.inf)
     iterate = solve(cb.Bracket(), 1.0).iterate
     assert iterate.status is cb.Status.CONVERGED
-    assert [(d.code, d.severity) for d in iterate.diagnostics] == [
-        (cb.Code.ETA_SE_UNKNOWN, cb.Severity.WARNING)
-    ]
+    assert [(d.code, d.severity) for d in iterate.diagnostics] == [(cb.Code.ETA_SE_UNKNOWN, cb.Severity.WARNING)]
 
 
 # Interrupts

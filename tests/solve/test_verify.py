@@ -5,8 +5,6 @@ import time
 import jax
 import numpy as np
 import pytest
-from exact_sampler import B, CALLS, ExactSampler, make_location_problem, make_location_target
-from targets import Flat
 
 import calibayes as cb
 from calibayes._core.target import make_target
@@ -18,6 +16,8 @@ from calibayes.solve.progress import Progress
 from calibayes.solve.solver import Solver
 from calibayes.solve.verify import verify
 from exact import gaussian_location_etas
+from exact_sampler import CALLS, B, ExactSampler, make_location_problem, make_location_target
+from targets import Flat
 
 LEVEL = 0.9
 ERROR, WARNING = cb.Severity.ERROR, cb.Severity.WARNING
@@ -36,24 +36,26 @@ def exact_etas():
     return gaussian_location_etas(y, counts, LEVEL)
 
 
+class Audits:
+    """Replacement of the audit: outcomes of the test's choice, and the learning rates that were audited."""
+
+    def __init__(self):
+        self.outcomes: list[bool | BaseException] = []
+        """Whether each audit fails, or what it raises."""
+        self.etas: list[float] = []
+
+    def run(self, key, target, particles, eta, region, point):
+        outcome = self.outcomes[len(self.etas)]
+        self.etas.append(eta)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        levels = np.full(20, 0.5)
+        return Audit(np.arange(20), levels, np.stack([levels, levels + 0.25]), outcome)
+
+
 @pytest.fixture
 def audits(monkeypatch):
-    """Replace the audit by outcomes of the test's choice (True: failed), and return the learning rates audited."""
-
-    class Audits:
-        outcomes = []
-        etas = []
-
-        def run(self, key, target, particles, eta, region, point):
-            self.etas.append(eta)
-            outcome = self.outcomes[len(self.etas) - 1]
-            if isinstance(outcome, BaseException):
-                raise outcome
-            levels = np.full(20, 0.5)
-            return Audit(np.arange(20), levels, np.stack([levels, levels + 0.25]), outcome)
-
     audits = Audits()
-    audits.outcomes, audits.etas = [], []
     monkeypatch.setattr(verify_module, "audit", audits.run)
     return audits
 

@@ -62,7 +62,7 @@ def require_memory(argument: str, n_bytes: int, description: str, remedy: str, *
     n_bytes : int
         Number of bytes needed.
     description : str
-        What would be stored, as the subject of a sentence.
+        Description of the stored object, used as the subject of a sentence.
     remedy : str
         Sentence that says how to use less.
     on_device : bool

@@ -157,9 +157,9 @@ def pareto_k(log_weights: Float[np.ndarray | Array, "B M"]) -> Float[np.ndarray,
     Examples
     --------
     >>> import numpy as np
-    >>> from calibayes.diagnostics import pareto_k
-    >>> log_weights = np.random.default_rng(0).exponential(size=(1, 2000))  # Pareto with k = 1
-    >>> 0.7 < pareto_k(log_weights)[0] < 1.3
+    >>> from calibayes.diagnostics import pareto_k, pareto_k_limit
+    >>> log_weights = 0.3 * np.random.default_rng(0).exponential(size=(1, 2000))  # a Pareto tail with k = 0.3
+    >>> 0 < float(pareto_k(log_weights)[0]) < pareto_k_limit(2000)
     True
     """
     log_weights = log_weights if isinstance(log_weights, jax.Array) else np.asarray(log_weights)
@@ -229,10 +229,10 @@ def r_hat(populations: Float[np.ndarray | Array, "K G M"]) -> Float[np.ndarray, 
     >>> import numpy as np
     >>> from calibayes.diagnostics import r_hat
     >>> draws = np.random.default_rng(0).normal(size=(1, 4, 1000))
-    >>> r_hat(draws).round(2)
-    array([1.])
-    >>> r_hat(draws + np.arange(4)[None, :, None]).round(1)
-    array([1.6])
+    >>> float(r_hat(draws)[0]) < 1.01
+    True
+    >>> float(r_hat(draws + np.arange(4)[None, :, None])[0]) > 1.5
+    True
     """
     return _r_hat(*_check_and_decompose(populations), populations.shape[2])
 
@@ -350,7 +350,7 @@ def _pareto_shape(excess: Float[Array, "B J"]) -> Float[Array, " B"]:
     n_grid = 30 + math.isqrt(size)
     quantiles = 1 - jnp.sqrt(n_grid / (jnp.arange(n_grid, dtype=float) + 0.5))
     theta = 1 + quantiles[None] / (3 * quartile)
-    theta = jnp.where(theta == 0, jnp.finfo(theta.dtype).eps, theta)  # k / theta has a limit at 0, but is 0 / 0 there
+    theta = jnp.where(theta == 0, jnp.finfo(theta.dtype).eps, theta)  # k / theta is 0 / 0 at 0, but has a limit
 
     def shape(theta: Float[Array, " B"]) -> Float[Array, " B"]:
         return jnp.log1p(-theta[:, None] * excess).sum(1) / n

@@ -129,8 +129,8 @@ class Checkpoint:
         if differing:
             raise CheckpointError(
                 f"checkpoint {str(self.path)!r} belongs to another calibration, which differs in "
-                f"{', '.join(differing)}. Repeat the same call to continue it; to start afresh, remove the file or name "
-                "another."
+                f"{', '.join(differing)}. Repeat the same call to continue it; to start afresh, remove the file or "
+                "name another."
             )
         before = header.get("max_iterations")
         if not isinstance(before, int) or self.header["max_iterations"] < before:

@@ -118,7 +118,8 @@ class RobbinsMonro(Search[RobbinsMonroState]):
         if not self.refine:
             return replace(state, status=Status.CONVERGED)
         refinement = Bracket(closeness=REFINEMENT.closeness).init(state.eta)
-        return replace(state, refinement=refinement, request=refinement.request, n_moves=1)
+        # The search has met its tolerance; the few moves of the refinement have a limit of their own.
+        return replace(state, refinement=refinement, request=refinement.request, n_moves=1, limited=False)
 
     def _next(self, state: RobbinsMonroState, error: float, coverage: float) -> RobbinsMonroState:
         direction = float(np.sign(error))

@@ -79,6 +79,8 @@ class SearchState:
         Whether the answer is the crossing of the last curve, not the learning rate of the particles.
     diagnostics : tuple of Diagnostic
         Findings of the search.
+    limited : bool
+        Whether the iteration limit applies to the next move. Default: True.
     """
 
     eta: float
@@ -86,6 +88,7 @@ class SearchState:
     status: Status | None = None
     from_curve: bool = False
     diagnostics: tuple[Diagnostic, ...] = ()
+    limited: bool = True
 
 
 S = TypeVar("S", bound=SearchState)

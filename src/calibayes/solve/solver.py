@@ -161,8 +161,9 @@ class Solver:
 
     def _at_limit(self, solver_state: SolverState) -> bool:
         """Whether the search wants to move on after the last iteration."""
-        moves = solver_state.current is not None and solver_state.search.eta != solver_state.eta
-        return moves and solver_state.n_visited >= self.max_iterations
+        search = solver_state.search
+        moves = solver_state.current is not None and search.eta != solver_state.eta
+        return moves and search.limited and solver_state.n_visited >= self.max_iterations
 
     def _step(self, problem: CoverageProblem, solver_state: SolverState) -> SolverState:
         """Move to the learning rate that the search asks for, find out what it needs to know, and ask it again."""
