@@ -270,15 +270,15 @@ def ratios(lines: Sequence[Line]) -> list[tuple[float, float, Cell]]:
         for line in lines
         if line.problem in _REFERENCE_VARIANTS and line.region == "box"
     }
-    found = []
+    matches = []
     for cell in cells(lines):
         values = [
             line.eta / reference[line.n, line.dataset] for line in cell.lines if (line.n, line.dataset) in reference
         ]
         if np.isfinite(values).any():
             median_eta = float(np.median([eta for (n, _), eta in reference.items() if n == cell.n]))
-            found.append((float(np.nanmedian(values)), median_eta, cell))
-    return found
+            matches.append((float(np.nanmedian(values)), median_eta, cell))
+    return matches
 
 
 def _quartiles(values: np.ndarray, form: str) -> str:

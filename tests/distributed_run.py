@@ -51,7 +51,7 @@ def fail_after_saves(n_saves: int, failure: str) -> None:
 if __name__ == "__main__":
     path, (seeds, failing, failure, n_saves, (replicates, observations)) = sys.argv[1], json.loads(sys.argv[2])
     distributed.CONFIG = distributed.DistributedConfig(heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT)
-    distributed.join()
+    distributed.join_processes()
     if failing == jax.process_index():
         fail_after_saves(n_saves, failure)
     with cb.mesh(replicates=replicates, observations=observations):

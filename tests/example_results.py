@@ -6,13 +6,13 @@ import numpy as np
 
 import calibayes as cb
 from calibayes._core.status import Code, Diagnostic, Severity, Status
-from calibayes.result import Curve, Record
+from calibayes.result import Curve, TraceRecord
 
 
 def make_result(**changes) -> cb.Result:
     """Return a result with two parameters and 40 replicates, with some of its attributes replaced."""
     draws = np.random.default_rng(0).normal(size=(100, 2))
-    record = Record(3, 0.8, 0.95, 200.0, 150.0, 4, 0.3, 1.5, np.zeros((2, 2)))
+    record = TraceRecord(3, 0.8, 0.95, 200.0, 150.0, 4, 0.3, 1.5, np.zeros((2, 2)))
     result = cb.Result(
         eta=0.8,
         eta_se=0.02,

@@ -52,7 +52,7 @@ RETURNED = (
     "calibayes._core.curve.Curve",
     "calibayes.interop.numpyro.NumPyroPrior",
     "calibayes.result.Intervals",
-    "calibayes.result.Record",
+    "calibayes.result.TraceRecord",
 )
 SLOW = {  # Each compiles a calibration of another loss; QuantileRegressor stands for them in quick runs.
     "estimators/classifiers.py::LogisticClassifier",

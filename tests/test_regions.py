@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from calibayes import regions
-from calibayes.regions import Cloud, Point
+from calibayes.regions import Point, ReplicateParticles
 
 SD = np.array([0.5, 1.0, 3.0])
 
@@ -21,7 +21,7 @@ def normal_cloud(n_replicates, m, seed=0, weighted=False):
     theta = (z @ root.T).transpose(2, 0, 1)
     density = -0.5 * (z**2).sum(-1)
     as_array = lambda a: jnp.asarray(a, float)
-    cloud = Cloud(as_array(theta), as_array(weights / weights.sum(1, keepdims=True)), as_array(density))
+    cloud = ReplicateParticles(as_array(theta), as_array(weights / weights.sum(1, keepdims=True)), as_array(density))
     return cloud, root
 
 
@@ -70,9 +70,9 @@ def test_ellipsoid_is_not_biased_by_ranking_its_own_particles():
     rng = np.random.default_rng(3)
     theta = jnp.asarray(rng.normal(size=(3, n_replicates, m + 1)), float)
     flat = jnp.full((n_replicates, m), 1 / m)
-    cloud = Cloud(theta[:, :, :m], flat, jnp.zeros((n_replicates, m)))
+    cloud = ReplicateParticles(theta[:, :, :m], flat, jnp.zeros((n_replicates, m)))
     # The point is the same on all replicates: shift each replicate so that its own point is the origin.
-    shifted = Cloud(cloud.theta - theta[:, :, m:], flat, cloud.log_density)
+    shifted = ReplicateParticles(cloud.theta - theta[:, :, m:], flat, cloud.log_density)
     levels = regions.Ellipsoid().critical_level(shifted, Point(jnp.zeros(3), jnp.zeros(n_replicates)))
     assert abs(float((levels <= 0.95).mean()) - 0.95) < 4 * 0.0035
 
@@ -107,7 +107,7 @@ def test_ties_count_half_and_plateaus_are_included_completely():
     theta = jnp.asarray([[[0.0, 1.0, 1.0, 2.0]]])
     weights = jnp.full((1, 4), 0.25)
     density = jnp.asarray([[0.0, 1.0, 1.0, 0.0]])
-    cloud = Cloud(theta, weights, density)
+    cloud = ReplicateParticles(theta, weights, density)
     assert regions.Interval(0).critical_level(cloud, Point(jnp.ones(1), jnp.zeros(1)))[0] == 0.0
     assert regions.HPD().critical_level(cloud, Point(jnp.ones(1), jnp.ones(1)))[0] == 0.0
     assert regions.HPD().critical_level(cloud, Point(jnp.ones(1), jnp.zeros(1)))[0] == 0.5

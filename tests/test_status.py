@@ -80,8 +80,8 @@ FINDINGS = {
 @pytest.mark.parametrize("case", FINDINGS)
 def test_warnings_are_stated_everywhere(result, case, tmp_path):
     changes, n_undefined, code = FINDINGS[case]
-    sound = result.calibration.iterate.info._replace(ess=np.full(101, 500.0), not_mixed=np.zeros(101, bool), invalid=0)
-    diagnostics = diagnose(sound._replace(**changes), n_undefined, 0.95)
+    clean = result.calibration.iterate.info._replace(ess=np.full(101, 500.0), not_mixed=np.zeros(101, bool), invalid=0)
+    diagnostics = diagnose(clean._replace(**changes), n_undefined, 0.95)
     doubtful, caught = result_with(result, diagnostics=diagnostics)
     assert doubtful.converged
     assert doubtful.severity is cb.Severity.WARNING

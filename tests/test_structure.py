@@ -30,10 +30,7 @@ def is_docstring(node):
 def code_lines(text, node):
     """Lines of a module or function that are code: no docstring, comment or blank line."""
     documentation = {
-        line
-        for child in ast.walk(node)
-        if is_docstring(child)
-        for line in range(child.lineno, child.end_lineno + 1)
+        line for child in ast.walk(node) if is_docstring(child) for line in range(child.lineno, child.end_lineno + 1)
     }
     first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", len(text))
     lines = (line for line in range(first, last + 1) if line not in documentation)
@@ -63,15 +60,16 @@ def test_functions_are_short():
         f"{path.relative_to(PACKAGE)}:{node.name}"
         for path, tree in modules()
         for node in functions(tree)
-        if code_lines(path.read_text().splitlines(), node) > MAX_FUNCTION_LINES and (path.name, node.name) not in allowed
+        if code_lines(path.read_text().splitlines(), node) > MAX_FUNCTION_LINES
+        and (path.name, node.name) not in allowed
     ]
     assert not long
 
 
 def test_any_is_rare():
-    found = [annotation for _, tree in modules() for annotation in annotations(tree)]
-    vague = [annotation for annotation in found if isinstance(annotation, ast.Name) and annotation.id == "Any"]
-    assert len(vague) <= MAX_ANY_SHARE * len(found)
+    used = [annotation for _, tree in modules() for annotation in annotations(tree)]
+    vague = [annotation for annotation in used if isinstance(annotation, ast.Name) and annotation.id == "Any"]
+    assert len(vague) <= MAX_ANY_SHARE * len(used)
 
 
 def test_dir_is_the_table_of_contents():

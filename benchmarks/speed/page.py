@@ -108,8 +108,7 @@ structure.
 The roofline table gives two lower bounds on the time: the operations at the measured peak, and the memory traffic if
 every array (particles, counts, data, risks) is read or written once. Arrays that fit into a cache need no memory
 traffic, so the second is not a bound for small problems; and the scan of a CPU moves more data within its caches, see
-below.
-Efficiency is the larger bound relative to the measured time.""",
+below. Efficiency is the larger bound relative to the measured time.""",
     "algorithms": """### Transport and the paper's algorithms
 
 Whole calibrations of the box, on the same bootstrap replicates and with the same number of particles (the paper uses

@@ -134,6 +134,5 @@ drawn when they are needed, and the data are distributed.
 The first limit is the host: every process checks, fits and fingerprints all data, which takes {single.host:,.0f} s for
 {most:,} observations and {memory:,.0f} GB of memory for the data as passed by the user, plus copies; eight processes on
 a machine need eight times as much. At that size more than about {single.passes / single.host:.0f} devices do not pay
-off;
-this work would have to be distributed next."""
+off; this work would have to be distributed next."""
     return [introduction, table(speed, passes).markdown(), conclusion]

@@ -235,12 +235,12 @@ def _children(node: ast.AST) -> Iterator[_Place]:
 
 def _find(tree: ast.AST, names: Sequence[str]) -> _Place | None:
     """Return the definition with a qualified name; the last one, as for overloads."""
-    found = None
+    located = None
     for place in _children(tree):
         is_definition = isinstance(place.node, ast.FunctionDef | ast.ClassDef)
         if is_definition and place.node.name == names[0]:  # type: ignore[attr-defined]
-            found = place if len(names) == 1 else _find(place.node, names[1:]) or found
-    return found
+            located = place if len(names) == 1 else _find(place.node, names[1:]) or located
+    return located
 
 
 def _parsed(code: str) -> ast.AST:

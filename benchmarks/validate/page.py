@@ -148,8 +148,8 @@ def _studies(folder: Path) -> str:
         return ""
     columns = ["data", "N", "method", "data sets", "coverage of the true parameter, %", "standard error"]
     return (
-        "## Coverage of the calibrated 95% sets\n\nOn simulated data, over data sets. [The results page](results.md) "
-        "explains why coverage is below 95% for small samples, where the bootstrap is too optimistic."
+        "## Coverage of the calibrated 95% sets\n\nOn simulated data, over data sets. The rows of one problem and N "
+        "use the same data sets; [the results page](results.md) has the details."
         f"\n\n{Table(columns, rows).markdown()}"
     )
 

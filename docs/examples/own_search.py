@@ -19,10 +19,10 @@ class Bisection(Search):
     def init(self, eta):
         return BisectionState(eta=eta, request=Request.REFINED_COVERAGE)
 
-    def step(self, state, observation):
-        if abs(observation.coverage - observation.level) < observation.tolerance:
+    def step(self, state, evaluation):
+        if abs(evaluation.coverage - evaluation.level) < evaluation.tolerance:
             return replace(state, status=cb.Status.CONVERGED)
-        covers = observation.coverage > observation.level
+        covers = evaluation.coverage > evaluation.level
         low, high = (state.eta, state.high) if covers else (state.low, state.eta)
         eta = 2 * low if high == math.inf else high / 2 if low == 0 else math.sqrt(low * high)
         return replace(state, eta=eta, low=low, high=high)

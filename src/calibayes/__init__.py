@@ -13,7 +13,7 @@ from calibayes import plots as plots
 from calibayes import priors as priors
 from calibayes import regions as regions
 from calibayes._backend.devices import mesh as mesh
-from calibayes._backend.distributed import ClusterError as ClusterError
+from calibayes._backend.distributed import DistributedError as DistributedError
 from calibayes._backend.warnings import CalibrationWarning as CalibrationWarning
 from calibayes._backend.warnings import CheckpointError as CheckpointError
 from calibayes._backend.warnings import LongRunWarning as LongRunWarning
@@ -44,10 +44,10 @@ __all__ = [
     "Bracket",
     "CalibrationWarning",
     "CheckpointError",
-    "ClusterError",
     "Code",
     "Coverage",
     "Diagnostic",
+    "DistributedError",
     "GibbsModel",
     "Intervals",
     "LongRunWarning",

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from calibayes._backend.arguments import display
-from calibayes._backend.distributed import agree, raise_cluster_errors
+from calibayes._backend.distributed import agree, raise_distributed_errors
 from calibayes._backend.memory import clear_caches_if_full
 from calibayes._backend.rng import split_key
 from calibayes._core.target import make_target
@@ -52,7 +52,7 @@ _CACHE_CHECK_SECONDS = 1.0
 """Seconds between checks of the memory that compiled programs take; compiling enough to fill it takes longer."""
 
 
-@raise_cluster_errors()
+@raise_distributed_errors()
 def calibrate(
     model: GibbsModel,
     data: object,

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibayes._backend.distributed import leads
+from calibayes._backend.distributed import is_main_process
 from calibayes._backend.versions import versions
 from calibayes._core.curve import Coverage, Curve
 from calibayes._core.status import Code, Diagnostic, Severity, Status
-from calibayes.regions import REGIONS, Interval, Linear, NamedRegion, Region
-from calibayes.result import Intervals, Record, Result
+from calibayes.regions import REGIONS, Interval, Linear, Region, UnavailableRegion
+from calibayes.result import Intervals, Result, TraceRecord
 
 if TYPE_CHECKING:
     from xarray import Dataset, DataTree
@@ -31,7 +31,7 @@ else:
 class StorageConfig:
     """Choices for saving a result."""
 
-    automatic_intervals: int = 10
+    max_parameters_for_intervals: int = 10
     """Number of parameters up to which `save` and the HTML report compute `result.intervals()` without being asked.
     One parameter takes about a second, so that saving takes seconds at most; an order-of-magnitude choice."""
 
@@ -77,10 +77,10 @@ def save(result: Result, path: str | Path) -> Path:
     path = Path(path)
     if path.suffix != ".nc":
         raise ValueError(f"path must end in .nc (NetCDF); got {str(path)!r}.")
-    if result.calibration is not None and result.converged and len(result.names) <= CONFIG.automatic_intervals:
-        result.intervals()
+    if result.calibration is not None and result.converged and len(result.names) <= CONFIG.max_parameters_for_intervals:
+        result.intervals()  # computed now, so that the file contains them
     tree = to_datatree(result)
-    if leads():
+    if is_main_process():
         tree.to_netcdf(path, engine="h5netcdf")
     return path
 
@@ -251,7 +251,7 @@ def from_datatree(tree: DataTree) -> Result:
         region=_region(str(attrs["region"]), json.loads(attrs["region_arguments"])),
         settings={name: StoredSetting(value) for name, value in json.loads(attrs["settings"]).items()},
         versions={name: str(attrs[name]) for name in versions()},
-        own=_intervals(groups["intervals"], names, level) if "intervals" in groups else None,
+        saved_intervals=_intervals(groups["intervals"], names, level) if "intervals" in groups else None,
     )
 
 
@@ -266,10 +266,10 @@ def _curve(curve: Dataset, bootstrap: Dataset, level: float, n_groups: int) -> C
     )
 
 
-def _trace(trace: Dataset) -> list[Record]:
+def _trace(trace: Dataset) -> list[TraceRecord]:
     columns = {name: trace[name].values.tolist() for name in _TRACE_FIELDS}
     return [
-        Record(
+        TraceRecord(
             iteration=int(iteration),
             intervals=trace["intervals"].values[i],
             **{name: values[i] for name, values in columns.items()},
@@ -321,13 +321,13 @@ def _region_arguments(region: Region) -> dict[str, Any]:
 
 
 def _region(name: str, arguments: dict[str, Any]) -> Region:
-    """Return the stored region; a `NamedRegion` if only its name could be stored."""
+    """Return the stored region; a `UnavailableRegion` if only its name could be stored."""
     if "index" in arguments:
         return Interval(arguments["index"])
     if "vector" in arguments:
         return Linear(arguments["vector"])
     known = {make().name: make for make in REGIONS.values()}
-    return known[name]() if name in known else NamedRegion(name)
+    return known[name]() if name in known else UnavailableRegion(name)
 
 
 def _import_arviz(caller: str) -> Any:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
-from calibayes._backend.distributed import leads
+from calibayes._backend.distributed import is_main_process
 from calibayes.solve.progress import Progress
 
 
@@ -25,7 +25,7 @@ class LiveLine(Progress):
     def __init__(self, show: bool, n_draws: int):
         self._n_draws = n_draws
         self._display: RichProgress | None = None
-        if not (show and leads()):
+        if not (show and is_main_process()):
             return
         console = Console(stderr=True)
         if not (console.is_terminal or console.is_jupyter):

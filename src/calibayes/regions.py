@@ -33,19 +33,19 @@ from calibayes._core.target import Target, log_density
 __all__ = [
     "HPD",
     "Box",
-    "Cloud",
     "Ellipsoid",
     "Functional",
     "Interval",
     "Linear",
-    "NamedRegion",
     "Point",
     "Region",
+    "ReplicateParticles",
     "Simultaneous",
+    "UnavailableRegion",
 ]
 
 
-class Cloud(eqx.Module):
+class ReplicateParticles(eqx.Module):
     """Weighted particles of the posterior on every replicate, the input of a region.
 
     Attributes
@@ -60,9 +60,9 @@ class Cloud(eqx.Module):
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from calibayes.regions import Cloud
+    >>> from calibayes.regions import ReplicateParticles
     >>> theta = jnp.array([[[-1.0, 0.0, 1.0, 2.0]]])
-    >>> cloud = Cloud(theta, weights=jnp.full((1, 4), 0.25), log_density=-0.5 * theta[0] ** 2)
+    >>> cloud = ReplicateParticles(theta, weights=jnp.full((1, 4), 0.25), log_density=-0.5 * theta[0] ** 2)
     >>> cloud.theta.shape
     (1, 1, 4)
     """
@@ -80,7 +80,7 @@ class Point(eqx.Module):
     theta : Array of shape (K,)
         Parameters of the point, the same on all replicates.
     log_density : Array of shape (B,)
-        Posterior log-density of the point on each replicate, up to the same constants as in `Cloud`.
+        Posterior log-density of the point on each replicate, up to the same constants as in `ReplicateParticles`.
 
     Examples
     --------
@@ -109,13 +109,13 @@ class Region(eqx.Module):
 
     >>> import equinox as eqx
     >>> import jax.numpy as jnp
-    >>> from calibayes.regions import Cloud, Point, Region
+    >>> from calibayes.regions import ReplicateParticles, Point, Region
     >>> class UpperBound(Region):
     ...     index: int = eqx.field(static=True)
     ...     def critical_level(self, cloud, point):
     ...         below = cloud.theta[self.index] < point.theta[self.index]
     ...         return jnp.where(below, cloud.weights, 0.0).sum(-1)
-    >>> cloud = Cloud(jnp.array([[[-1.0, 0.0, 1.0, 2.0]]]), jnp.full((1, 4), 0.25), jnp.zeros((1, 4)))
+    >>> cloud = ReplicateParticles(jnp.array([[[-1.0, 0.0, 1.0, 2.0]]]), jnp.full((1, 4), 0.25), jnp.zeros((1, 4)))
     >>> UpperBound(0).critical_level(cloud, Point(jnp.array([1.5]), jnp.zeros(1))).tolist()
     [0.75]
     """
@@ -140,12 +140,12 @@ class Region(eqx.Module):
         return type(self).__name__
 
     @abstractmethod
-    def critical_level(self, cloud: Cloud, point: Point) -> Float[Array, " B"]:
+    def critical_level(self, cloud: ReplicateParticles, point: Point) -> Float[Array, " B"]:
         """Return the smallest level at which the set of each replicate contains the point.
 
         Parameters
         ----------
-        cloud : Cloud
+        cloud : ReplicateParticles
             Weighted particles on all replicates.
         point : Point
             Point to be covered.
@@ -168,9 +168,9 @@ class HPD(Region):
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from calibayes.regions import HPD, Cloud, Point
+    >>> from calibayes.regions import HPD, ReplicateParticles, Point
     >>> theta = jnp.array([[[-1.0, 0.0, 1.0, 2.0]]])
-    >>> cloud = Cloud(theta, jnp.full((1, 4), 0.25), -0.5 * theta[0] ** 2)
+    >>> cloud = ReplicateParticles(theta, jnp.full((1, 4), 0.25), -0.5 * theta[0] ** 2)
     >>> HPD().critical_level(cloud, Point(jnp.array([1.5]), jnp.array([-1.125]))).tolist()
     [0.75]
     """
@@ -192,9 +192,9 @@ class Ellipsoid(Region):
     --------
     >>> import jax
     >>> import jax.numpy as jnp
-    >>> from calibayes.regions import Cloud, Ellipsoid, Point
+    >>> from calibayes.regions import ReplicateParticles, Ellipsoid, Point
     >>> theta = jax.random.normal(jax.random.key(0), (2, 1, 4000))
-    >>> cloud = Cloud(theta, jnp.full((1, 4000), 1 / 4000), jnp.zeros((1, 4000)))
+    >>> cloud = ReplicateParticles(theta, jnp.full((1, 4000), 1 / 4000), jnp.zeros((1, 4000)))
     >>> level = Ellipsoid().critical_level(cloud, Point(jnp.array([2.0, 0.0]), jnp.zeros(1)))
     >>> bool(abs(level[0] - (1 - jnp.exp(-2.0))) < 0.03)  # chi-squared with 2 degrees of freedom
     True
@@ -217,9 +217,9 @@ class Box(Region):
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from calibayes.regions import Box, Cloud, Point
+    >>> from calibayes.regions import Box, ReplicateParticles, Point
     >>> theta = jnp.array([[[-1.0, 0.0, 1.0, 2.0]], [[0.0, 1.0, 2.0, 3.0]]])
-    >>> cloud = Cloud(theta, jnp.full((1, 4), 0.25), jnp.zeros((1, 4)))
+    >>> cloud = ReplicateParticles(theta, jnp.full((1, 4), 0.25), jnp.zeros((1, 4)))
     >>> Box().critical_level(cloud, Point(jnp.array([0.5, 2.5]), jnp.zeros(1))).tolist()
     [0.5]
     """
@@ -239,9 +239,9 @@ class Simultaneous(Region):
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from calibayes.regions import Cloud, Point, Simultaneous
+    >>> from calibayes.regions import ReplicateParticles, Point, Simultaneous
     >>> theta = jnp.array([[[-1.0, 0.0, 1.0, 2.0]], [[0.0, 1.0, 2.0, 3.0]]])
-    >>> cloud = Cloud(theta, jnp.full((1, 4), 0.25), jnp.zeros((1, 4)))
+    >>> cloud = ReplicateParticles(theta, jnp.full((1, 4), 0.25), jnp.zeros((1, 4)))
     >>> Simultaneous().critical_level(cloud, Point(jnp.array([0.5, 2.5]), jnp.zeros(1))).shape
     (1,)
     """
@@ -359,11 +359,11 @@ class Functional(Region):
         return jnp.where(undefined, jnp.nan, levels)
 
 
-class NamedRegion(Region):
+class UnavailableRegion(Region):
     """Region of a loaded result that is known only by its name.
 
     A file stores the name of a region. `HPD`, `Interval` and other regions of this module are rebuilt from it; a
-    `Functional` or a user-defined region is not, and becomes a `NamedRegion`, which cannot be calibrated.
+    `Functional` or a user-defined region is not, and becomes a `UnavailableRegion`, which cannot be calibrated.
 
     Parameters
     ----------
@@ -372,8 +372,8 @@ class NamedRegion(Region):
 
     Examples
     --------
-    >>> from calibayes.regions import NamedRegion
-    >>> NamedRegion("Functional").name
+    >>> from calibayes.regions import UnavailableRegion
+    >>> UnavailableRegion("Functional").name
     'Functional'
     """
 
@@ -463,7 +463,7 @@ def weighted_critical_levels(
     Array of shape (B,)
         Critical levels; NaN on replicates where all weights are zero.
     """
-    cloud = Cloud(particles.theta, weights, log_density(particles, jnp.full(len(weights), eta)))
+    cloud = ReplicateParticles(particles.theta, weights, log_density(particles, jnp.full(len(weights), eta)))
     levels = region.critical_level(cloud, point)
     return jnp.where((weights > 0).any(-1), levels, jnp.nan)
 
@@ -479,7 +479,7 @@ def log_densities_at(target: Target, etas: Float[Array, " G"], points: Float[Arr
     return jnp.where(jnp.isnan(density), -jnp.inf, density).T
 
 
-def _marginal_levels(cloud: Cloud, point: Point) -> Float[Array, "K B"]:
+def _marginal_levels(cloud: ReplicateParticles, point: Point) -> Float[Array, "K B"]:
     """Return the critical level of the equal-tailed interval of each parameter."""
 
     def one_parameter(theta, value):
@@ -490,16 +490,18 @@ def _marginal_levels(cloud: Cloud, point: Point) -> Float[Array, "K B"]:
     return jax.lax.platform_dependent(cloud.theta, point.theta, cpu=loop, default=jax.vmap(one_parameter))
 
 
-def _per_replicate(value: Float[Array, ""], cloud: Cloud) -> Float[Array, " B"]:
+def _per_replicate(value: Float[Array, ""], cloud: ReplicateParticles) -> Float[Array, " B"]:
     return jnp.broadcast_to(value, cloud.weights.shape[:1])
 
 
-def _subset(cloud: Cloud, indices: slice) -> Cloud:
+def _subset(cloud: ReplicateParticles, indices: slice) -> ReplicateParticles:
     weights = cloud.weights[:, indices]
-    return Cloud(cloud.theta[:, :, indices], weights / weights.sum(-1, keepdims=True), cloud.log_density[:, indices])
+    return ReplicateParticles(
+        cloud.theta[:, :, indices], weights / weights.sum(-1, keepdims=True), cloud.log_density[:, indices]
+    )
 
 
-def _mass_within(shape: Cloud, ranked: Cloud, point: Point) -> Float[Array, " B"]:
+def _mass_within(shape: ReplicateParticles, ranked: ReplicateParticles, point: Point) -> Float[Array, " B"]:
     """Return the mass of `ranked` that is closer to the mean than the point, in the Mahalanobis distance of `shape`."""
     centre = mean(shape.theta, shape.weights)
     whiten = lower_inverse(factor(covariance(shape.theta, shape.weights)))

@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from calibayes._backend.functions import as_float
-from calibayes.regions import HPD, Box, Cloud, Ellipsoid, Interval, Linear, Point, Region, Simultaneous
-from calibayes.result import Record, Result
+from calibayes.regions import HPD, Box, Ellipsoid, Interval, Linear, Point, Region, ReplicateParticles, Simultaneous
+from calibayes.result import Result, TraceRecord
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Reparametrization:
             region=region,
         )
 
-    def _transform_record(self, record: Record) -> Record:
+    def _transform_record(self, record: TraceRecord) -> TraceRecord:
         """Transform the intervals of a record; NaN for parameters that combine several sampled ones."""
         is_rescaled = (self.matrix != 0).sum(1) == 1
         bounds = np.sort(self.matrix @ np.asarray(record.intervals, np.float64) + self.shift[:, None], axis=1)
@@ -116,5 +116,5 @@ class TransformedRegion(Region):
         precision = jax.lax.Precision.HIGHEST
         theta = jnp.tensordot(self.matrix, cloud.theta, 1, precision=precision) + self.shift[:, None, None]
         transformed_point = jnp.matmul(self.matrix, point.theta, precision=precision) + self.shift
-        transformed = Cloud(theta, cloud.weights, cloud.log_density)
+        transformed = ReplicateParticles(theta, cloud.weights, cloud.log_density)
         return self.region.critical_level(transformed, Point(transformed_point, point.log_density))

@@ -16,7 +16,7 @@ from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from calibayes._backend.arguments import positive
 from calibayes._backend.devices import use_mesh
-from calibayes._backend.distributed import raise_cluster_errors
+from calibayes._backend.distributed import raise_distributed_errors
 from calibayes._backend.functions import as_float
 from calibayes._backend.versions import versions
 from calibayes._backend.warnings import CalibrationWarning, NotConvergedWarning
@@ -33,7 +33,7 @@ from calibayes.result import Intervals, Result, describe
 from calibayes.samplers.mixing import temper_and_mix
 from calibayes.solve.bracket import Bracket
 from calibayes.solve.checkpoint import Checkpoint
-from calibayes.solve.iterate import Iterate, Record
+from calibayes.solve.iterate import Iterate, TraceRecord
 from calibayes.solve.marginals import is_inside, marginal_curves
 from calibayes.solve.problem import CoverageProblem, NotReachedError
 from calibayes.solve.progress import Progress
@@ -123,7 +123,7 @@ class Calibration:
         The equation that was solved.
     iterate : Iterate
         Its solution.
-    trace : tuple of Record
+    trace : tuple of TraceRecord
         Learning rates visited.
     search : Search
         Search rule.
@@ -138,7 +138,7 @@ class Calibration:
     inputs: Inputs
     problem: CoverageProblem
     iterate: Iterate
-    trace: tuple[Record, ...]
+    trace: tuple[TraceRecord, ...]
     search: Search
     max_iterations: int
     fell_back: bool = False
@@ -187,7 +187,7 @@ class Calibration:
         mapping = inputs.reparametrization
         return result if mapping is None else mapping.transform_result(result)
 
-    @raise_cluster_errors()
+    @raise_distributed_errors()
     def at(self, level: float | None, region: str | Region | None) -> Result:
         """Return the result for another level or region."""
         level = self.problem.level if level is None else level
@@ -213,7 +213,7 @@ class Calibration:
         inherited = [finding for finding in self.iterate.diagnostics if finding.code in ABOUT_THE_SAMPLER]
         return replace(iterate, diagnostics=(*inherited, *iterate.diagnostics))
 
-    @raise_cluster_errors()
+    @raise_distributed_errors()
     def intervals(self, level: float | None, of: object) -> Intervals:
         """Return equal-tailed intervals of linear combinations, each at the eta that calibrates that interval."""
         level = self.problem.level if level is None else level
@@ -316,14 +316,14 @@ class Calibration:
         bounds = np.quantile(draws.astype(np.float64) @ vector, _tails(level))
         return _Marginal(bounds, iterate.eta, iterate.eta_se, iterate.status, list(iterate.diagnostics))
 
-    @raise_cluster_errors()
+    @raise_distributed_errors()
     def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
         """Return draws of the posterior on the data at any learning rate."""
         draws, _ = _draw(self.inputs.key, self.problem.target.constrained(self._particles_at(eta)))
         mapping = self.inputs.reparametrization
         return draws if mapping is None else mapping.apply(draws)
 
-    @raise_cluster_errors()
+    @raise_distributed_errors()
     def level_of(self, theta: object, eta: float | None) -> float:
         """Return the smallest level at which the set on the data contains a point."""
         target = self.problem.target
@@ -350,7 +350,7 @@ class Calibration:
             warnings.warn(message, CalibrationWarning, stacklevel=5)
         return particles
 
-    @raise_cluster_errors()
+    @raise_distributed_errors()
     def validate(self, bootstrap: object, seed: object) -> Coverage:
         """Return the coverage at eta on replicates that had no part in choosing it."""
         inputs, problem = self.inputs, self.problem

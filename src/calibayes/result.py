@@ -14,7 +14,7 @@ from calibayes._core.curve import Curve
 from calibayes._core.status import Diagnostic, Severity, Status, worst
 from calibayes.model import GibbsModel
 from calibayes.regions import Region
-from calibayes.solve.iterate import Record as Record
+from calibayes.solve.iterate import TraceRecord as TraceRecord
 
 if TYPE_CHECKING:
     from calibayes.requery import Calibration
@@ -127,7 +127,7 @@ class Result:
         How the calibration ended.
     diagnostics : list of Diagnostic
         What a user should know about the run; empty if there is nothing.
-    trace : list of Record
+    trace : list of TraceRecord
         Learning rates that the search visited.
     draws : ndarray of shape (M, K)
         Equally weighted draws of the calibrated posterior on the data.
@@ -155,7 +155,7 @@ class Result:
         files.
     calibration : Calibration or None
         The particles, which answer further questions; dropped when the result is pickled or saved.
-    own : Intervals or None
+    saved_intervals : Intervals or None
         The answer of `intervals()` when the result was saved or pickled.
 
     Examples
@@ -171,7 +171,7 @@ class Result:
     coverage: Coverage
     status: Status
     diagnostics: list[Diagnostic]
-    trace: list[Record]
+    trace: list[TraceRecord]
     draws: Float[np.ndarray, "M K"]
     risk: Float[np.ndarray, " M"]
     curve: Curve
@@ -186,7 +186,7 @@ class Result:
     data: object = field(repr=False, default=None)
     counts: Float[np.ndarray, "B N"] | None = field(repr=False, default=None)
     calibration: "Calibration | None" = field(repr=False, compare=False, default=None)
-    own: "Intervals | None" = field(repr=False, compare=False, default=None)
+    saved_intervals: "Intervals | None" = field(repr=False, compare=False, default=None)
 
     @property
     def converged(self) -> bool:
@@ -258,7 +258,7 @@ class Result:
     @property
     def kept(self) -> "Intervals | None":
         """The answer of `intervals()` at the result's own level, if it has been computed."""
-        return self.own if self.calibration is None else self.calibration.computed_intervals.get(self.level)
+        return self.saved_intervals if self.calibration is None else self.calibration.computed_intervals.get(self.level)
 
     def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
         """Return equally weighted draws of the posterior on the data at any learning rate, for comparison.
@@ -331,7 +331,7 @@ class Result:
         return self.calibration
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"calibration": None, "own": self.kept}
+        return self.__dict__ | {"calibration": None, "saved_intervals": self.kept}
 
     def __repr__(self) -> str:
         state = f"\n  NOT CONVERGED: {self.message}"
@@ -383,7 +383,7 @@ class Result:
             *(f"{finding.severity.name.lower():<15} {finding.message}" for finding in self.diagnostics),
             "",
         ]
-        note = "All intervals are at this one learning rate; result.intervals() calibrates each by itself."
+        note = "All intervals are at this one learning rate; result.intervals() calibrates each one separately."
         return "\n".join([*head, *_align(table), "", note])
 
     def to_datatree(self) -> Any:

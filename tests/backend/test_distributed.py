@@ -128,7 +128,7 @@ def test_processes_with_different_data_are_rejected(tmp_path):
     """Before anything is computed: otherwise each process would wait for sums that the other never asks for."""
     for process in run_calibration(tmp_path / "run.ckpt", seeds=(0, 1)):
         assert process.returncode not in (0, -9)
-        assert "ClusterError: the 2 processes of this run differ in: data." in process.stderr
+        assert "DistributedError: the 2 processes of this run differ in: data." in process.stderr
 
 
 @pytest.mark.slow
@@ -170,27 +170,29 @@ def test_program_of_the_documentation():
 def test_single_process_needs_no_runtime(monkeypatch):
     """Neither does the only task of a Slurm job."""
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
-    distributed.join()
+    distributed.join_processes()
     assert not jax.distributed.is_initialized()
-    assert distributed.leads()
+    assert distributed.is_main_process()
     distributed.agree({"data": "a"})
-    with distributed.raise_cluster_errors():
+    with distributed.raise_distributed_errors():
         pass
 
 
 def test_failed_communication_becomes_a_cluster_error(monkeypatch):
     """Running out of memory does not, nor does any error in a single process."""
     lost = jax.errors.JaxRuntimeError("UNAVAILABLE: connection closed\nmore")
-    assert not distributed.breaks_cluster(lost)
+    assert not distributed.processes_out_of_sync(lost)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(distributed, "_register_exit_handler", lambda: None)
     with (
-        pytest.raises(cb.ClusterError, match=r"a process of this run was lost \(UNAVAILABLE: connection closed\)\."),
-        distributed.raise_cluster_errors(),
+        pytest.raises(
+            cb.DistributedError, match=r"a process of this run was lost \(UNAVAILABLE: connection closed\)\."
+        ),
+        distributed.raise_distributed_errors(),
     ):
         raise lost
-    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE"), distributed.raise_cluster_errors():
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE"), distributed.raise_distributed_errors():
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
-    assert distributed.breaks_cluster(KeyboardInterrupt())
-    assert distributed.breaks_cluster(cb.ClusterError("a process of this run was lost"))
-    assert not distributed.breaks_cluster(ValueError("a user's error"))
+    assert distributed.processes_out_of_sync(KeyboardInterrupt())
+    assert distributed.processes_out_of_sync(cb.DistributedError("a process of this run was lost"))
+    assert not distributed.processes_out_of_sync(ValueError("a user's error"))

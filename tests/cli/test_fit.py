@@ -315,7 +315,7 @@ def test_markup_in_a_table_is_escaped_in_the_report(fitted, monkeypatch, frame, 
         result, words = fitted[0], design.names(names)
         own = dataclasses.replace(result.intervals(), names=words)
         return dataclasses.replace(
-            result, names=words, settings=result.settings | {"call": call}, calibration=None, own=own
+            result, names=words, settings=result.settings | {"call": call}, calibration=None, saved_intervals=own
         )
 
     monkeypatch.setattr(Design, "calibrate", calibrate)

@@ -378,10 +378,10 @@ def test_diagnostics_of_other_samplers(result):
     """States of other samplers show sorted effective sample sizes, and mark replicates that have not mixed."""
     ess, not_mixed = result.calibration.iterate.info.ess, np.arange(201) % 50 == 1
     ax = plots.diagnostics(with_other_state(result, not_mixed))
-    mixed, unmixed = lines(ax)
-    points = np.concatenate([mixed, unmixed])
+    mixed, slow = lines(ax)
+    points = np.concatenate([mixed, slow])
     np.testing.assert_allclose(points[np.argsort(points[:, 0]), 1], np.sort(ess[1:]))
-    np.testing.assert_allclose(np.sort(unmixed[:, 1]), np.sort(ess[not_mixed]))
+    np.testing.assert_allclose(np.sort(slow[:, 1]), np.sort(ess[not_mixed]))
     assert ax.get_legend().get_texts()[1].get_text() == "not mixed (4)"
 
 

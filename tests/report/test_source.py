@@ -85,7 +85,7 @@ def test_values_without_source_are_replaced_by_a_placeholder():
 def test_script_with_special_regions_and_bootstraps():
     functional = example_results.make_result(region=cb.regions.Functional(lambda theta: theta[0]))
     assert "region=cb.regions.Functional(" in calibration_script(functional)
-    stored = example_results.make_result(region=cb.regions.NamedRegion("Functional(of some kind)"))
+    stored = example_results.make_result(region=cb.regions.UnavailableRegion("Functional(of some kind)"))
     assert "region=region," in calibration_script(stored).replace("\n", "")
     bayesian = example_results.make_result(settings={"seed": 0, "bootstrap": cb.bootstrap.Bayesian(40)})
     assert "bootstrap=cb.bootstrap.Bayesian(40)" in calibration_script(bayesian)

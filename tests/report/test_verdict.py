@@ -75,8 +75,8 @@ def test_verdict(clean_result, changes, expected):
 @pytest.mark.parametrize(
     ("n", "expected", "grade", "meaning"),
     [
-        (100, CAUTION, Grade.CAUTION, "With few observations the bootstrap overstates coverage"),
-        (400, REPORT, Grade.NOTE, "With few observations the bootstrap overstates coverage"),
+        (100, CAUTION, Grade.CAUTION, "The bootstrap approximates the sampling distribution for large samples"),
+        (400, REPORT, Grade.NOTE, "The bootstrap approximates the sampling distribution for large samples"),
         (1600, REPORT, Grade.PASSED, "Enough for the bootstrap approximation"),
     ],
 )

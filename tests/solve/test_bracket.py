@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 import calibayes as cb
 from calibayes.solve.bracket import BracketState
-from calibayes.solve.search import Observation, Request
+from calibayes.solve.search import Evaluation, Request
 from exact import gaussian_location_coverage
 
 LEVEL = 0.95
@@ -20,14 +20,14 @@ LEVEL = 0.95
 def off_curve(eta, coverage, level=LEVEL, **fields):
     """An observation whose curve does not cross the level: only the coverage tells the direction."""
     crossing = math.inf if coverage >= level else 0.0
-    return Observation(
+    return Evaluation(
         eta=eta, coverage=coverage, level=level, tolerance=math.nan, crossing=crossing, half_width=0.3, **fields
     )
 
 
 def crossing_at(eta, crossing, half_width=0.5, refined=False):
     coverage = LEVEL + (0.01 if crossing >= eta else -0.01)
-    return Observation(eta, coverage, LEVEL, math.nan, refined=refined, crossing=crossing, half_width=half_width)
+    return Evaluation(eta, coverage, LEVEL, math.nan, refined=refined, crossing=crossing, half_width=half_width)
 
 
 def states_after(eta, coverages, level=LEVEL):
@@ -139,12 +139,12 @@ def test_full_curves_that_disagree_close_the_bracket(cheap, crosses):
         closed = state.bracketed and state.high < 1.05 * state.low
         crossing = state.eta * (1.3 if state.eta < middle else 1 / 1.3)
         if not refined:
-            observation = crossing_at(state.eta, 1.05 * state.eta)
+            evaluation = crossing_at(state.eta, 1.05 * state.eta)
         elif closed and not crosses:
-            observation = off_curve(state.eta, 0.9, refined=True)
+            evaluation = off_curve(state.eta, 0.9, refined=True)
         else:
-            observation = crossing_at(state.eta, crossing, refined=True, half_width=0.6)
-        state = search.step(state, observation)
+            evaluation = crossing_at(state.eta, crossing, refined=True, half_width=0.6)
+        state = search.step(state, evaluation)
         n_observations += 1
     assert n_observations < 12
     assert state.status is (cb.Status.CONVERGED if crosses else cb.Status.NO_CROSSING)
@@ -172,8 +172,8 @@ def test_first_full_curve_leads_the_search_only_if_it_crosses_the_level(crossing
     """Far from the answer rough curves cost less."""
     search = cb.Bracket()
     state = search.init(1.0)
-    observation = crossing_at(1.0, crossing, refined=True)
-    state = search.step(state, observation)
+    evaluation = crossing_at(1.0, crossing, refined=True)
+    state = search.step(state, evaluation)
     requests = [state.request]
     while state.status is None:
         refined = state.request is Request.CURVE

@@ -75,10 +75,10 @@ class Bisection(Search[BisectionState]):
     def init(self, eta):
         return BisectionState(eta=eta, low=0.01, high=100.0)
 
-    def step(self, state, observation):
-        if abs(observation.coverage - observation.level) < observation.tolerance:
+    def step(self, state, evaluation):
+        if abs(evaluation.coverage - evaluation.level) < evaluation.tolerance:
             return replace(state, status=cb.Status.CONVERGED)
-        covers = observation.coverage > observation.level
+        covers = evaluation.coverage > evaluation.level
         low, high = (state.eta, state.high) if covers else (state.low, state.eta)
         return replace(state, low=low, high=high, eta=math.sqrt(low * high))
 

@@ -8,7 +8,7 @@ import pytest
 
 import calibayes as cb
 from calibayes.solve.robbins_monro import REFINEMENT
-from calibayes.solve.search import Observation, Request
+from calibayes.solve.search import Evaluation, Request
 
 LEVEL = 0.9
 # Errors +0.1 (coverage one), -0.1, -0.2, +0.05, +0.05, +0.1 (coverage one), -0.3: the direction changes at the second,
@@ -17,7 +17,7 @@ COVERAGES = [1.0, 0.8, 0.7, 0.95, 0.95, 1.0, 0.6]
 
 
 def observe(eta, coverage, tolerance=0.0, **fields):
-    return Observation(eta=eta, coverage=coverage, level=LEVEL, tolerance=tolerance, **fields)
+    return Evaluation(eta=eta, coverage=coverage, level=LEVEL, tolerance=tolerance, **fields)
 
 
 def visited_etas(search, eta, coverages):

@@ -14,13 +14,13 @@ from calibayes.solve import problem as problem_module
 from calibayes.solve.checkpoint import Checkpoint
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.progress import Progress
-from calibayes.solve.search import Observation, Request, Search, SearchState
+from calibayes.solve.search import Evaluation, Request, Search, SearchState
 from calibayes.solve.solver import Solver
 from exact import gaussian_location_coverage, gaussian_location_etas
 from exact_sampler import CALLS, ExactSampler, make_location_problem, make_location_target
 
 LEVEL = 0.9
-OBSERVATIONS: list[Observation] = []
+OBSERVATIONS: list[Evaluation] = []
 
 
 @pytest.fixture(autouse=True)
@@ -85,8 +85,8 @@ class Script(Search[ScriptState]):
     def init(self, eta):
         return ScriptState(eta=eta, request=self.requests[0][1])
 
-    def step(self, state, observation):
-        OBSERVATIONS.append(observation)
+    def step(self, state, evaluation):
+        OBSERVATIONS.append(evaluation)
         position = state.position + 1
         if position == len(self.requests):
             return replace(state, status=self.status)
@@ -109,10 +109,10 @@ class Bisection(Search[BisectionState]):
     def init(self, eta):
         return BisectionState(eta=eta, low=self.low, high=self.high)
 
-    def step(self, state, observation):
-        if abs(observation.coverage - observation.level) < observation.tolerance:
+    def step(self, state, evaluation):
+        if abs(evaluation.coverage - evaluation.level) < evaluation.tolerance:
             return replace(state, status=cb.Status.CONVERGED)
-        covers = observation.coverage > observation.level
+        covers = evaluation.coverage > evaluation.level
         low, high = (state.eta, state.high) if covers else (state.low, state.eta)
         return replace(state, low=low, high=high, eta=math.sqrt(low * high))
 
@@ -183,15 +183,15 @@ def test_solution_describes_the_exact_posterior(search):
 )
 def test_observation_answers_the_request(request_, refined, has_curve):
     solution = solve(Script(((0.8, request_),)), 0.8, excess=1.3)
-    (observation,) = OBSERVATIONS
-    assert (observation.eta, observation.level, observation.tolerance) == (0.8, LEVEL, 0.011)
-    assert observation.refined is refined
-    assert math.isnan(observation.crossing) is not has_curve
-    assert math.isnan(observation.half_width) is not has_curve
+    (evaluation,) = OBSERVATIONS
+    assert (evaluation.eta, evaluation.level, evaluation.tolerance) == (0.8, LEVEL, 0.011)
+    assert evaluation.refined is refined
+    assert math.isnan(evaluation.crossing) is not has_curve
+    assert math.isnan(evaluation.half_width) is not has_curve
     # Unrefined particles are 1.3 times too wide, as they would be at a smaller learning rate.
-    assert observation.coverage == pytest.approx(exact_coverage(0.8 if refined else 0.8 / 1.3**2), abs=0.011)
+    assert evaluation.coverage == pytest.approx(exact_coverage(0.8 if refined else 0.8 / 1.3**2), abs=0.011)
     if has_curve:
-        assert 0.1 < observation.half_width <= 0.6
+        assert 0.1 < evaluation.half_width <= 0.6
     assert solution.iterate.refined is refined
     assert ("refine" in CALLS) is refined
 
@@ -199,8 +199,8 @@ def test_observation_answers_the_request(request_, refined, has_curve):
 @pytest.mark.parametrize("cheap", [True, False])
 def test_cheapest_curve_is_a_full_one_if_refinement_is_cheap(cheap):
     solution = solve(Script(((0.8, Request.CHEAPEST_CURVE),)), 0.8, excess=1.3, cheap=cheap)
-    (observation,) = OBSERVATIONS
-    assert observation.refined is cheap
+    (evaluation,) = OBSERVATIONS
+    assert evaluation.refined is cheap
     assert len(solution.iterate.curve.etas) == (15 if cheap else 7)
     assert len(solution.trace) == 1
 

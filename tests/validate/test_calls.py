@@ -197,7 +197,10 @@ def test_invalid_types_are_rejected(calibrate, case):
         (lambda: cb.kernels.RAM(target_acceptance=1.2), "target_acceptance must"),
         (lambda: cb.GibbsModel(3, cb.priors.Normal()), "loss must be one of calibayes.losses or a function"),
         (lambda: cb.MCMC(n_draws=8).check(make_target(MODEL, (X, Y), np.ones((3, N)), 2)), "n_draws must be above 8"),
-        (lambda: cb.regions.NamedRegion("Own").check(2), "region Own of a loaded result is known only by its name"),
+        (
+            lambda: cb.regions.UnavailableRegion("Own").check(2),
+            "region Own of a loaded result is known only by its name",
+        ),
         (lambda: cb.gpc_smc(MODEL, (X, Y), seed=0, sampler="smc"), "To choose another one, use calibrate"),
         (lambda: cb.gpc_mcmc(MODEL, (X, Y), seed=0, sampler="smc"), "To choose another one, use calibrate"),
         (lambda: cb.bootstrap.Cluster(100, [None, 1, 2]), "groups must be labels of one kind"),

@@ -34,18 +34,18 @@ _TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 """Environment variables in which Slurm and Open MPI pass the number of processes."""
 
 
-class ClusterError(RuntimeError):
+class DistributedError(RuntimeError):
     """The processes of a run do not agree on their arguments, or one of them was lost.
 
     Examples
     --------
     >>> import calibayes as cb
-    >>> issubclass(cb.ClusterError, RuntimeError)
+    >>> issubclass(cb.DistributedError, RuntimeError)
     True
     """
 
 
-def join() -> None:
+def join_processes() -> None:
     """Start JAX's distributed runtime if Slurm or Open MPI started several processes.
 
     Must be called before JAX computes anything. Does nothing in a single process, or if the runtime was started before.
@@ -60,7 +60,7 @@ def join() -> None:
         sys.stdout = os.fdopen(stdout, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
 
 
-def leads() -> bool:
+def is_main_process() -> bool:
     """Return whether this is process 0, which writes files and prints."""
     return jax.process_index() == 0
 
@@ -75,7 +75,7 @@ def agree(values: Mapping[str, str]) -> None:
 
     Raises
     ------
-    ClusterError
+    DistributedError
         If a value differs between processes, or if a process was lost.
     """
     if jax.process_count() == 1:
@@ -89,15 +89,15 @@ def agree(values: Mapping[str, str]) -> None:
         raise _lost_process_error(error) from None
     differing = [name for i, name in enumerate(values) if (gathered[:, i] != gathered[0, i]).any()]
     if differing:
-        raise ClusterError(
+        raise DistributedError(
             f"the {jax.process_count()} processes of this run differ in: {', '.join(differing)}. Each must make the "
             "same call on the same data, and see the same file as its checkpoint."
         )
 
 
 @contextmanager
-def raise_cluster_errors() -> Iterator[None]:
-    """Replace JAX's error about a lost process by a `ClusterError` that says how to continue.
+def raise_distributed_errors() -> Iterator[None]:
+    """Replace JAX's error about a lost process by a `DistributedError` that says how to continue.
 
     Also a decorator. Without effect in a single process.
     """
@@ -108,24 +108,24 @@ def raise_cluster_errors() -> Iterator[None]:
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        if not breaks_cluster(error):
+        if not processes_out_of_sync(error):
             raise
         raise _lost_process_error(error) from None
 
 
-def breaks_cluster(error: BaseException) -> bool:
+def processes_out_of_sync(error: BaseException) -> bool:
     """Return whether the processes may be in different states after an error, so that none of them can continue.
 
     That is the case after a failed communication and after an interrupt, which each process receives at a different
     time. Running out of memory is not a failed communication.
     """
     communication = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error)
-    return jax.process_count() > 1 and (communication or isinstance(error, ClusterError | KeyboardInterrupt))
+    return jax.process_count() > 1 and (communication or isinstance(error, DistributedError | KeyboardInterrupt))
 
 
-def _lost_process_error(error: Exception) -> ClusterError:
+def _lost_process_error(error: Exception) -> DistributedError:
     reason = str(error).strip().partition("\n")[0][:200]
-    return ClusterError(
+    return DistributedError(
         f"a process of this run was lost ({reason}). Start all processes again by the same command; with a checkpoint "
         "the run continues from its last step."
     )

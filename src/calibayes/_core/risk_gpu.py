@@ -31,8 +31,9 @@ class RiskGPUConfig:
     """Number of observations unrolled in one step of the loop."""
     observations_per_call: int = 2**14
     """Number of observations whose counts are in memory at the same time. Order-of-magnitude choice."""
-    min_particles: int = 8
-    """Number of particles per replicate below which the scan is faster. Order-of-magnitude choice."""
+    min_particles: int = 1
+    """Number of particles per replicate from which the kernel is used. The scan would be faster below about 8, but its
+    program for a few particles fails to compile on GPUs with JAX 0.11 ("Failed to translate module to LLVM IR")."""
     max_dim: int = 32
     """Number of parameters above which the scan is used, because the particles do not fit into registers.
     Order-of-magnitude choice."""

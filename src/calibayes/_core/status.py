@@ -16,10 +16,10 @@ class Status(Enum):
     --------
     >>> import calibayes as cb
     >>> cb.Status.CONVERGED.value
-    'The credible sets cover at the requested level.'
+    'The credible sets cover at the requested level on the bootstrap replicates.'
     """
 
-    CONVERGED = "The credible sets cover at the requested level."
+    CONVERGED = "The credible sets cover at the requested level on the bootstrap replicates."
     MAX_ITERATIONS = "The search stopped at its maximum number of iterations."
     NO_CROSSING = "Coverage does not cross the requested level in the searched range of learning rates."
     NOT_REACHED = "The sampler did not reach the requested learning rate."

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 import calibayes as cb
-from calibayes._backend.distributed import join, leads
+from calibayes._backend.distributed import is_main_process, join_processes
 from calibayes.cli import columns as table_columns
 from calibayes.cli import options, tables
 from calibayes.cli.output import FitSummary, print_summary, to_json
@@ -57,14 +57,14 @@ def fit(
 ) -> None:
     """Fit a linear model to a table, with a calibrated credible interval for each coefficient.
 
-    The loss is the only assumption about the errors: intervals are calibrated on bootstrap replicates of the rows.
+    No distribution of the errors is assumed: intervals are calibrated on bootstrap replicates of the rows or clusters.
 
     Several devices are used if the problem is large enough. Processes started by srun or mpirun share the work.
 
     Exit status: 0 if everything converged; 1 if not, or if there is no result; 2 for invalid input.
     """
     if not alone:
-        join()
+        join_processes()
     linear_loss = _make_loss(loss, tau, delta)
     require_writable(save, ".nc")
     require_writable(report, ".html")
@@ -98,14 +98,14 @@ def fit(
     with _recorded_warnings() as recorded:
         with _input_errors():
             result = design.calibrate(linear_loss, selection.columns, y, **settings)
-        with Console(stderr=True, quiet=not leads()).status("calibrating the interval of each coefficient"):
+        with Console(stderr=True, quiet=not is_main_process()).status("calibrating the interval of each coefficient"):
             intervals = result.intervals()
         if save is not None:
             result.save(save)
         if report is not None:
             write_report(result, report, intervals)
     summary = FitSummary(result, intervals, linear_loss, selection, design, data.name, classes, recorded)
-    if leads():
+    if is_main_process():
         _print(summary, json, [path for path in (save, report) if path is not None])
     raise typer.Exit(summary.exit_code)
 

@@ -88,8 +88,8 @@ class FitSummary:
         notes = list(self.selection.notes)
         if n_rows < verdict.CONFIG.few_observations * n_coefficients:
             notes.append(
-                f"{n_rows:,} rows are few for {n_coefficients} coefficients. In our study of median regression with 2 "
-                "parameters and 100 rows, 95% sets covered the true parameter in about 90% of datasets."
+                f"{n_rows:,} rows are few for {n_coefficients} coefficients: the coverage of the true parameters may "
+                "be below the level, because the bootstrap is an approximation for large samples."
             )
         messages = [diagnostic.message for diagnostic in self.diagnostics]
         for warning in self.warnings:

@@ -8,9 +8,9 @@ from importlib import resources
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["ALL_PREDICTORS", "PAPER_PREDICTORS", "TRUE_THETA", "heart_disease", "median_regression"]
+__all__ = ["ALL_PREDICTORS", "HEART_DISEASE_PREDICTORS", "TRUE_THETA", "heart_disease", "median_regression"]
 
-PAPER_PREDICTORS = ("sbp", "tobacco", "ldl", "famhist", "obesity", "alcohol", "age")
+HEART_DISEASE_PREDICTORS = ("sbp", "tobacco", "ldl", "famhist", "obesity", "alcohol", "age")
 """Predictors of the heart disease data in the paper."""
 
 ALL_PREDICTORS = ("sbp", "tobacco", "ldl", "adiposity", "famhist", "typea", "obesity", "alcohol", "age")
@@ -95,7 +95,7 @@ def heart_disease(
     >>> X.shape, int((y == 1).sum())
     ((462, 8), 160)
     """
-    by_name = {"paper": PAPER_PREDICTORS, "all": ALL_PREDICTORS}
+    by_name = {"paper": HEART_DISEASE_PREDICTORS, "all": ALL_PREDICTORS}
     selected = by_name.get(predictors) if isinstance(predictors, str) else predictors
     if selected is None or not set(selected) <= set(ALL_PREDICTORS):
         raise ValueError(

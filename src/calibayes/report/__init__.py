@@ -18,7 +18,7 @@ import numpy as np
 
 import calibayes
 from calibayes import io
-from calibayes._backend.distributed import leads
+from calibayes._backend.distributed import is_main_process
 from calibayes.report.description import describe, percent
 from calibayes.report.figures import figures
 from calibayes.report.settings import parse_settings
@@ -82,14 +82,14 @@ def write(
     'report.html'
     """
     if intervals is None:
-        few_parameters = len(result.names) <= io.CONFIG.automatic_intervals
+        few_parameters = len(result.names) <= io.CONFIG.max_parameters_for_intervals
         intervals = result.kept or (result.calibration is not None and few_parameters)
     if isinstance(intervals, bool):
         intervals = result.intervals() if intervals else None
     result = replace(result, settings=parse_settings(result.settings))
     page = _page(result, intervals, title or "Calibration report", call or calibration_script(result))
     path = Path(path)
-    if leads():
+    if is_main_process():
         path.write_text(page, encoding="utf-8")
     return path
 

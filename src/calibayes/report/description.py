@@ -82,7 +82,7 @@ def _loss(loss: object) -> str:
         case losses.Expectile():
             return f"the asymmetric squared error at τ = {python_source(loss.tau)}"
         case losses.Hinge():
-            return "twice the hinge loss, as in a support vector machine"
+            return "twice the hinge loss (a support vector machine in the form of Polson and Scott)"
         case losses.Logistic():
             return "the logistic loss"
         case losses.Generic():

@@ -124,7 +124,7 @@ def _histogram(
 
 
 def _bin_counts(levels: Float[np.ndarray, " B"], edges: Float[np.ndarray, " E"]) -> Int[np.ndarray, " bins"]:
-    """Count levels in bins that include their upper edge: a critical level equal to the level is covered."""
+    """Count levels in bins with their upper edge: a replicate whose critical level equals the level is covered."""
     bins = np.searchsorted(edges[1:-1], levels[~np.isnan(levels)], side="left")
     return np.bincount(bins, minlength=len(edges) - 1)
 

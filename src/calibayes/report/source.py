@@ -20,7 +20,7 @@ from calibayes.interop.numpyro import NumPyroPrior
 from calibayes.io import StoredSetting
 from calibayes.losses import Generic
 from calibayes.model import GibbsModel
-from calibayes.regions import REGIONS, NamedRegion
+from calibayes.regions import REGIONS, UnavailableRegion
 from calibayes.result import Result
 from calibayes.samplers import Transport
 from calibayes.solve.bracket import Bracket
@@ -190,7 +190,7 @@ def _qualified_name(cls: type) -> str:
 
 
 def _region_source(region: Any) -> str:
-    if isinstance(region, NamedRegion):
+    if isinstance(region, UnavailableRegion):
         return "region"
     names = {cls: name for name, cls in REGIONS.items()}
     return python_source(names.get(type(region), region), "region")

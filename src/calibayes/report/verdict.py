@@ -36,8 +36,8 @@ class VerdictConfig:
     many_replicates: float = 0.2
     """Share of replicates above which a finding about them means that the result should not be reported."""
     few_observations: int = 100
-    """Observations per parameter below which a result needs caution. In the coverage study of docs/results.md
-    (`python -m studies table1`), 95% sets covered about 90% at 50 observations per parameter."""
+    """Observations per parameter below which a result needs caution: the bootstrap approximates the sampling
+    distribution for large samples only. Order-of-magnitude choice."""
     enough_observations: int = 500
     """Observations per parameter from which no note is needed. In the same study, coverage at 800 observations per
     parameter was within its Monte Carlo error of the level."""
@@ -181,9 +181,8 @@ def _observations(result: Result) -> list[Check]:
     if n >= CONFIG.enough_observations * n_parameters:
         return [Check("Observations", value, "Enough for the bootstrap approximation.", Grade.PASSED)]
     meaning = (
-        "With few observations the bootstrap overstates coverage, and no check on this page can detect it. In our "
-        "study of median regression with 2 parameters, 95% sets covered the true parameter in about 90% of datasets "
-        "with 100 observations, 92% with 400 and 96% with 1,600."
+        "The bootstrap approximates the sampling distribution for large samples. With few observations per parameter, "
+        "the coverage of the true parameter may be below the level, and no check on this page can detect it."
     )
     few = n < CONFIG.few_observations * n_parameters
     return [Check("Observations", value, meaning, Grade.CAUTION if few else Grade.NOTE)]

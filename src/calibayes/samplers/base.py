@@ -165,7 +165,7 @@ class Sampler(eqx.Module, Generic[State]):
         Returns
         -------
         InitialDraws
-            The draws, their learning rate, and the target with its reference among them.
+            The draws, their learning rate, and the target with risks relative to the mean of the draws.
         """
         n_draws = n_initial_draws(self.size(target.dim))
         return initial_draws(key, target, 1.0 if eta is None else eta, n_draws, draws)

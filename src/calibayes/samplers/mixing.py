@@ -34,14 +34,14 @@ class MixingConfig:
     """Tuning constants of the mixing test and of the rejuvenation."""
 
     max_correlation: float = 0.1
-    """Correlation with the start below which it counts as forgotten. Three standard errors of a correlation of 1,000
-    independent particles."""
+    """A chain has forgotten its start when its correlation with the start is below this value: three standard errors of
+    a correlation of 1,000 independent particles."""
     window_factor: int = 3
     """The drift is tested after this multiple of the number of moves that the correlation took to fall below
     `max_correlation`; by then it is about `max_correlation ** window_factor`."""
     max_drift: float = 4.5
-    """Largest change of a mean, in Monte Carlo standard errors. With ten quantities and 2,000 replicates, 0.1
-    replicates per run fail the test by chance, and then only make more moves."""
+    """Largest change of a mean, in Monte Carlo standard errors. With ten quantities and 2,000 replicates, about
+    0.1 false alarms are expected per run; their only effect is more moves."""
     min_moves: int = 64
     """Default smallest number of moves of particles that come from another distribution. Crank-Nicolson moves mix
     the bulk in a few moves, but only the random-walk moves among them (one in four) empty the tails of the start.
@@ -51,8 +51,8 @@ class MixingConfig:
     check_every: int = 4
     """Number of moves between two tests."""
     moves_before_batching: int = 200
-    """After this many moves, the last unmixed replicates (at most one batch) continue without the others, so that a few
-    slow replicates do not keep all of them moving. Does not change results except for rounding."""
+    """After this many moves, the last replicates that have not mixed (at most one batch) continue without the others, so
+    that a few slow replicates do not keep all of them moving. Does not change results except for rounding."""
     moves_per_call: int = 64
     """Moves in one call of a compiled program; between calls a run can be interrupted. Does not change results."""
 
@@ -180,16 +180,16 @@ def _rejuvenate(
         until_batching = jnp.asarray(CONFIG.moves_before_batching - done)
         n_moves, state, monitor = _rejuvenate_call(keys, target, state, monitor, remaining, until_batching)
         done += int(n_moves)
-        unmixed = np.flatnonzero(~np.asarray(monitor.mixed))
-        if not len(unmixed):
+        not_mixed = np.flatnonzero(~np.asarray(monitor.mixed))
+        if not len(not_mixed):
             break
-        if done >= CONFIG.moves_before_batching and len(unmixed) <= N_POPULATIONS < target.n_replicates:
-            batch = np.resize(unmixed, N_POPULATIONS)
+        if done >= CONFIG.moves_before_batching and len(not_mixed) <= N_POPULATIONS < target.n_replicates:
+            batch = np.resize(not_mixed, N_POPULATIONS)
             indices = jnp.asarray(batch)
             part = _select_replicates(state, monitor, indices)
             part = _rejuvenate(keys[indices], target.select(indices), *part, max_moves - done)
             # Write every replicate back once: an index past the end discards the copies that complete the batch.
-            destination = np.where(np.arange(N_POPULATIONS) < len(unmixed), batch, target.n_replicates)
+            destination = np.where(np.arange(N_POPULATIONS) < len(not_mixed), batch, target.n_replicates)
             return _insert_replicates(state, monitor, jnp.asarray(destination), *part)
     return state, monitor
 
@@ -210,11 +210,11 @@ def _rejuvenate_call(
 
     def not_done(carry):
         done, _, monitor = carry
-        unmixed = (~monitor.mixed).sum()
-        fits_batch = (unmixed <= N_POPULATIONS) & (target.n_replicates > N_POPULATIONS)
+        not_mixed = (~monitor.mixed).sum()
+        fits_batch = (not_mixed <= N_POPULATIONS) & (target.n_replicates > N_POPULATIONS)
         batchable = (done >= until_batching) & fits_batch
         may_move = (done + CONFIG.check_every <= remaining) & (done < CONFIG.moves_per_call)
-        return (unmixed > 0) & ~batchable & may_move
+        return (not_mixed > 0) & ~batchable & may_move
 
     def body(carry):
         done, state, monitor = carry

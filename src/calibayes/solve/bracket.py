@@ -18,7 +18,7 @@ import equinox as eqx
 
 from calibayes._backend.arguments import positive
 from calibayes._core.status import Code, Diagnostic, Severity, Status
-from calibayes.solve.search import Observation, Request, Search, SearchState
+from calibayes.solve.search import Evaluation, Request, Search, SearchState
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class BracketState(SearchState):
     Attributes
     ----------
     first_eta : float
-        Learning rate of the first observation.
+        Learning rate of the first evaluation.
     low, high : float
         Largest learning rate known to cover too often, and smallest known to cover too seldom.
     refining : bool
         Whether full curves lead the search.
     first_is_refined : bool
-        Whether the first observation was a full curve because that was cheap.
+        Whether the first evaluation was a full curve because that was cheap.
     n_moves : int
         Number of learning rates visited.
     """
@@ -69,7 +69,7 @@ class BracketState(SearchState):
 
     @property
     def bracketed(self) -> bool:
-        """Whether any observation has told on which side the answer is."""
+        """Whether an evaluation has shown on which side of its eta the answer is."""
         return self.low > 0 or self.high < math.inf
 
 
@@ -98,7 +98,7 @@ class Bracket(Search[BracketState]):
         positive("closeness", self.closeness)
 
     def init(self, eta: float) -> BracketState:
-        """Return the state before the first observation.
+        """Return the state before the first evaluation.
 
         Parameters
         ----------
@@ -111,14 +111,14 @@ class Bracket(Search[BracketState]):
         """
         return BracketState(eta=eta, request=Request.CHEAPEST_CURVE, first_eta=eta)
 
-    def step(self, state: BracketState, observation: Observation) -> BracketState:
-        """Return the state after an observation.
+    def step(self, state: BracketState, evaluation: Evaluation) -> BracketState:
+        """Return the state after an evaluation.
 
         Parameters
         ----------
         state : BracketState
-            State before the observation.
-        observation : Observation
+            State before the evaluation.
+        evaluation : Evaluation
             What the solver found at `state.eta`.
 
         Returns
@@ -126,60 +126,60 @@ class Bracket(Search[BracketState]):
         BracketState
         """
         if state.request is Request.CHEAPEST_CURVE:
-            state = replace(state, refining=observation.refined, first_is_refined=observation.refined)
-        return self._step_full(state, observation) if observation.refined else self._step_rough(state, observation)
+            state = replace(state, refining=evaluation.refined, first_is_refined=evaluation.refined)
+        return self._step_full(state, evaluation) if evaluation.refined else self._step_rough(state, evaluation)
 
-    def _step_rough(self, state: BracketState, observation: Observation) -> BracketState:
-        near = _is_near(observation, CONFIG.rough_tolerance * self.closeness)
+    def _step_rough(self, state: BracketState, evaluation: Evaluation) -> BracketState:
+        near = _is_near(evaluation, CONFIG.rough_tolerance * self.closeness)
         proposal = state.eta
         if state.bracketed or not near:
-            state, proposal = _narrow(state, observation)
+            state, proposal = _narrow(state, evaluation)
         if near or self._is_closed(state):
             return replace(state, request=Request.CURVE)
-        return self._move(state, observation, proposal, Request.ROUGH_CURVE)
+        return self._move(state, evaluation, proposal, Request.ROUGH_CURVE)
 
-    def _step_full(self, state: BracketState, observation: Observation) -> BracketState:
+    def _step_full(self, state: BracketState, evaluation: Evaluation) -> BracketState:
         closed = self._is_closed(state)
-        if _is_near(observation, math.inf if closed else self.closeness):
-            return replace(state, eta=observation.crossing, status=Status.CONVERGED, from_curve=True)
+        if _is_near(evaluation, math.inf if closed else self.closeness):
+            return replace(state, eta=evaluation.crossing, status=Status.CONVERGED, from_curve=True)
         if closed:
             message = (
-                f"Coverage does not decrease steadily with the learning rate: it crosses {observation.level:g} nowhere "
-                f"near eta = {observation.eta:.4g}."
+                f"Coverage does not decrease steadily with the learning rate: it crosses {evaluation.level:g} nowhere "
+                f"near eta = {evaluation.eta:.4g}."
             )
             return _no_crossing(state, message)
         if not state.refining:
             # The bracket came from rough curves, which the full curve contradicts.
             state = replace(state, low=0.0, high=math.inf)
-        state, proposal = _narrow(state, observation)
-        refining = not state.first_is_refined or 0 < observation.crossing < math.inf
+        state, proposal = _narrow(state, evaluation)
+        refining = not state.first_is_refined or 0 < evaluation.crossing < math.inf
         state = replace(state, refining=refining, first_is_refined=False)
-        return self._move(state, observation, proposal, Request.CURVE if refining else Request.ROUGH_CURVE)
+        return self._move(state, evaluation, proposal, Request.CURVE if refining else Request.ROUGH_CURVE)
 
     def _is_closed(self, state: BracketState) -> bool:
         return state.bracketed and state.high < math.exp(CONFIG.collapse * self.closeness) * state.low
 
-    def _move(self, state: BracketState, observation: Observation, proposal: float, request: Request) -> BracketState:
+    def _move(self, state: BracketState, evaluation: Evaluation, proposal: float, request: Request) -> BracketState:
         """Go to the crossing if it lies inside the bracket, else to the proposal."""
-        inside = state.low < observation.crossing < state.high
-        eta = observation.crossing if inside else proposal
+        inside = state.low < evaluation.crossing < state.high
+        eta = evaluation.crossing if inside else proposal
         if not state.first_eta / CONFIG.search_range < eta < state.first_eta * CONFIG.search_range:
             return _no_crossing(state, "")
         return replace(state, eta=eta, request=request, n_moves=state.n_moves + 1)
 
 
-def _is_near(observation: Observation, closeness: float) -> bool:
+def _is_near(evaluation: Evaluation, closeness: float) -> bool:
     """Return whether the crossing is within `closeness` of the particles and well inside the curve."""
-    if not 0 < observation.crossing < math.inf:
+    if not 0 < evaluation.crossing < math.inf:
         return False
-    distance = abs(math.log(observation.crossing / observation.eta))
-    return distance <= min(closeness, observation.half_width / 2)
+    distance = abs(math.log(evaluation.crossing / evaluation.eta))
+    return distance <= min(closeness, evaluation.half_width / 2)
 
 
-def _narrow(state: BracketState, observation: Observation) -> tuple[BracketState, float]:
+def _narrow(state: BracketState, evaluation: Evaluation) -> tuple[BracketState, float]:
     """Return the state with a narrower bracket, and the learning rate that a normal posterior suggests."""
-    eta, level = observation.eta, observation.level
-    coverage = _side(observation)
+    eta, level = evaluation.eta, evaluation.level
+    coverage = _side(evaluation)
     covers = coverage >= level
     low, high = (max(state.low, eta), state.high) if covers else (state.low, min(state.high, eta))
     ratio = (_z_value(coverage) / _z_value(level)) ** 2
@@ -191,14 +191,14 @@ def _narrow(state: BracketState, observation: Observation) -> tuple[BracketState
     return replace(state, low=low, high=high), proposal
 
 
-def _side(observation: Observation) -> float:
+def _side(evaluation: Evaluation) -> float:
     """Return a coverage that tells on which side of the particles the crossing lies."""
-    below = CONFIG.below_level * observation.level
-    if observation.crossing == 0:
-        return min(observation.coverage, below)
-    if observation.crossing == math.inf:
-        return max(observation.coverage, observation.level)
-    return observation.level if observation.crossing >= observation.eta else below
+    below = CONFIG.below_level * evaluation.level
+    if evaluation.crossing == 0:
+        return min(evaluation.coverage, below)
+    if evaluation.crossing == math.inf:
+        return max(evaluation.coverage, evaluation.level)
+    return evaluation.level if evaluation.crossing >= evaluation.eta else below
 
 
 def _z_value(coverage: float) -> float:

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from calibayes._backend import treefile
-from calibayes._backend.distributed import leads
+from calibayes._backend.distributed import is_main_process
 from calibayes._backend.fingerprint import digest
 from calibayes._backend.warnings import CalibrationWarning, CheckpointError
 from calibayes._core.target import Target
@@ -109,7 +109,7 @@ class Checkpoint:
 
     def save(self) -> None:
         """Write the file. A full disk must not end a long run, so that an error is only a warning."""
-        if self.path is None or not leads():
+        if self.path is None or not is_main_process():
             return
         try:
             treefile.write(self.path, self.header, self._stages, self.trusted, self._replace)

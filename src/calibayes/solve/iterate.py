@@ -35,7 +35,7 @@ CONFIG = IterateConfig()
 
 
 @dataclass(frozen=True)
-class Record:
+class TraceRecord:
     """One entry of a calibration's trace: where the search was and what it found there.
 
     Attributes

@@ -57,30 +57,32 @@ def marginal_curves(
     etas = grid_around(eta, iterate.half_width, curves.CONFIG.n_points)
     points = points_along(problem.estimate, problem.key, target, iterate.particles, iterate.eta, etas)
     values = np.asarray(points, np.float64) @ vectors.T
-    steps = as_float(etas - eta)
+    offsets = as_float(etas - eta)
 
     def levels_of(particles: Particles, points: np.ndarray) -> np.ndarray:
-        return _levels(target.constrained(particles), steps, vectors, points)
+        return _levels(target.constrained(particles), offsets, vectors, points)
 
     rough = levels_of(iterate.state.particles, values[len(etas) // 2])
-    answers = np.array([np.clip(_curve(etas, levels, level).eta_hat(), etas[0], etas[-1]) for levels in rough])
-    points_at = np.array([np.interp(np.log(answers[r]), np.log(etas), values[:, r]) for r in range(len(vectors))])
-    by_snapshot, data = list[np.ndarray](), list[Particles]()
+    eta_hats = np.array([np.clip(_curve(etas, levels, level).eta_hat(), etas[0], etas[-1]) for levels in rough])
+    values_at_eta_hat = np.array(
+        [np.interp(np.log(eta_hats[r]), np.log(etas), values[:, r]) for r in range(len(vectors))]
+    )
+    by_snapshot, particles_on_data = list[np.ndarray](), list[Particles]()
     for on_data, replicates in problem.sampler.snapshots(target, iterate.state):
-        by_snapshot.append(levels_of(replicates, points_at))
-        if not data or on_data is not data[-1]:
-            data.append(on_data)
-    averaged, nearest = np.mean(by_snapshot, axis=0), np.abs(np.log(etas[:, None] / answers)).argmin(0)
+        by_snapshot.append(levels_of(replicates, values_at_eta_hat))
+        if not particles_on_data or on_data is not particles_on_data[-1]:
+            particles_on_data.append(on_data)
+    averaged, nearest = np.mean(by_snapshot, axis=0), np.abs(np.log(etas[:, None] / eta_hats)).argmin(0)
     n_groups = problem.sampler.n_populations
     result = [_curve(etas, averaged[r], level, n_groups, by_snapshot[0][r, nearest[r]]) for r in range(len(vectors))]
-    return result, pool(data)
+    return result, pool(particles_on_data)
 
 
 def is_inside(curve: Curve, eta: float) -> bool:
     """Return whether a curve around `eta` gives the learning rate and its standard error reliably."""
-    answer = curve.eta_hat()
+    eta_hat = curve.eta_hat()
     half_width = np.log(curve.etas[-1] / eta)
-    near = 0 < answer < np.inf and abs(np.log(answer / eta)) <= CONFIG.inner_share * half_width
+    near = 0 < eta_hat < np.inf and abs(np.log(eta_hat / eta)) <= CONFIG.inner_share * half_width
     return bool(near and np.isfinite(curve.eta_se()))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from calibayes._backend.arguments import positive
 from calibayes._core.status import Code, Diagnostic, Severity, Status
 from calibayes.solve.bracket import Bracket, BracketState
-from calibayes.solve.search import Observation, Request, Search, SearchState
+from calibayes.solve.search import Evaluation, Request, Search, SearchState
 
 STEP_EXPONENT = -0.51
 """Exponent of the step size, from the paper (section 2.1)."""
@@ -81,7 +81,7 @@ class RobbinsMonro(Search[RobbinsMonroState]):
         self.step_rule, self.gain, self.refine = step, positive("gain", gain), bool(refine)
 
     def init(self, eta: float) -> RobbinsMonroState:
-        """Return the state before the first observation.
+        """Return the state before the first evaluation.
 
         Parameters
         ----------
@@ -94,14 +94,14 @@ class RobbinsMonro(Search[RobbinsMonroState]):
         """
         return RobbinsMonroState(eta=eta)
 
-    def step(self, state: RobbinsMonroState, observation: Observation) -> RobbinsMonroState:
-        """Return the state after an observation.
+    def step(self, state: RobbinsMonroState, evaluation: Evaluation) -> RobbinsMonroState:
+        """Return the state after an evaluation.
 
         Parameters
         ----------
         state : RobbinsMonroState
-            State before the observation.
-        observation : Observation
+            State before the evaluation.
+        evaluation : Evaluation
             What the solver found at `state.eta`.
 
         Returns
@@ -109,11 +109,11 @@ class RobbinsMonro(Search[RobbinsMonroState]):
         RobbinsMonroState
         """
         if state.refinement is not None:
-            return self._step_refinement(state, observation)
-        error = observation.coverage - observation.level
-        if abs(error) >= observation.tolerance:
-            return self._next(state, error, observation.coverage)
-        if not observation.refined:
+            return self._step_refinement(state, evaluation)
+        error = evaluation.coverage - evaluation.level
+        if abs(error) >= evaluation.tolerance:
+            return self._next(state, error, evaluation.coverage)
+        if not evaluation.refined:
             return replace(state, request=Request.REFINED_COVERAGE)
         if not self.refine:
             return replace(state, status=Status.CONVERGED)
@@ -136,10 +136,10 @@ class RobbinsMonro(Search[RobbinsMonroState]):
             direction=direction,
         )
 
-    def _step_refinement(self, state: RobbinsMonroState, observation: Observation) -> RobbinsMonroState:
+    def _step_refinement(self, state: RobbinsMonroState, evaluation: Evaluation) -> RobbinsMonroState:
         """One step on the coverage curve. If that fails, the answer is the best learning rate visited."""
         assert state.refinement is not None
-        inner = Bracket(closeness=REFINEMENT.closeness).step(state.refinement, observation)
+        inner = Bracket(closeness=REFINEMENT.closeness).step(state.refinement, evaluation)
         if inner.status is Status.CONVERGED:
             return replace(state, eta=inner.eta, status=Status.CONVERGED, from_curve=True)
         n_moves = state.n_moves + (inner.eta != state.refinement.eta)

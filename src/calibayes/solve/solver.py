@@ -6,7 +6,7 @@ Paper, figures 1 and 3: the two algorithms differ in the sampler only. In outlin
     state   = sampler.init(..., eta)                        particles on every replicate
     repeat
         iterate = observe(state, what the search asks for)  coverage, or the coverage curve around eta
-        search  = rule.step(search, observation)            the next eta, or a status
+        search  = rule.step(search, evaluation)             the next eta, or a status
         state   = sampler.move(state, search.eta)
 """
 
@@ -15,17 +15,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from calibayes._backend.distributed import agree, breaks_cluster
+from calibayes._backend.distributed import agree, processes_out_of_sync
 from calibayes._backend.rng import split_key
 from calibayes._core.curve import Curve
 from calibayes._core.precision import require_precision
 from calibayes._core.status import Code, Diagnostic, Severity, Status, worst
 from calibayes.samplers.base import SamplerState, Snapshot
 from calibayes.solve.checkpoint import Checkpoint
-from calibayes.solve.iterate import Iterate, Record
+from calibayes.solve.iterate import Iterate, TraceRecord
 from calibayes.solve.problem import CoverageProblem, NotReachedError
 from calibayes.solve.progress import Progress
-from calibayes.solve.search import Observation, Request, Search, SearchState
+from calibayes.solve.search import Evaluation, Request, Search, SearchState
 
 _REFINED = (Request.CURVE, Request.REFINED_COVERAGE)
 """Requests before which the sampler refines its state."""
@@ -43,7 +43,7 @@ class SolverState:
         Learning rate of `state`.
     search : SearchState
         State of the search rule.
-    trace : tuple of Record
+    trace : tuple of TraceRecord
         Learning rates visited so far.
     current : Iterate or None
         What is known at `eta`.
@@ -58,7 +58,7 @@ class SolverState:
     state: SamplerState
     eta: float
     search: SearchState
-    trace: tuple[Record, ...] = ()
+    trace: tuple[TraceRecord, ...] = ()
     current: Iterate | None = None
     best: Iterate | None = None
     n_visited: int = 1
@@ -71,7 +71,7 @@ class Solution:
 
     problem: CoverageProblem
     iterate: Iterate
-    trace: tuple[Record, ...]
+    trace: tuple[TraceRecord, ...]
 
 
 @dataclass
@@ -124,7 +124,7 @@ class Solver:
         return self.search(problem, self.checkpoint.stage("search", start), "search", "solution")
 
     def start_at(self, state: SamplerState, eta: float) -> SolverState:
-        """Return the solver's state before its first observation, with the sampler's state at `eta`."""
+        """Return the solver's state before its first evaluation, with the sampler's state at `eta`."""
         return SolverState(state, eta, self.rule.init(eta), seconds=self._elapsed())
 
     def search(self, problem: CoverageProblem, solver_state: SolverState, stage: str, result_stage: str) -> Solution:
@@ -147,7 +147,7 @@ class Solver:
             solver_state, iterate = self._conclude(problem, solver_state)
             iterate = self.finish(problem, iterate)
         except KeyboardInterrupt as error:
-            if self.latest.best is None or breaks_cluster(error):
+            if self.latest.best is None or processes_out_of_sync(error):
                 raise
             iterate = replace(self.latest.best, status=Status.INTERRUPTED)
             return Solution(problem, self.finish(problem, iterate), self.latest.trace)
@@ -176,7 +176,7 @@ class Solver:
         solver_state, request = self._observe(problem, solver_state)
         iterate = solver_state.current
         assert iterate is not None
-        observation = Observation(
+        evaluation = Evaluation(
             eta=iterate.eta,
             coverage=float(iterate.coverage),
             level=problem.level,
@@ -185,7 +185,7 @@ class Solver:
             crossing=np.nan if iterate.curve is None else iterate.curve.eta_hat(),
             half_width=np.nan if iterate.curve is None else float(np.log(iterate.curve.etas[-1] / iterate.eta)),
         )
-        search = self.rule.step(solver_state.search, observation)
+        search = self.rule.step(solver_state.search, evaluation)
         return replace(solver_state, search=search, seconds=self._elapsed())
 
     def _observe(self, problem: CoverageProblem, solver_state: SolverState) -> tuple[SolverState, Request]:
@@ -212,7 +212,7 @@ class Solver:
         try:
             refined = problem.sampler.refine(problem.target, solver_state.state, self.progress.share)
         except KeyboardInterrupt as error:
-            if solver_state.best is None and not breaks_cluster(error):
+            if solver_state.best is None and not processes_out_of_sync(error):
                 self._evaluate(problem, solver_state)
             raise
         if refined is not solver_state.state or solver_state.current is None:
@@ -222,7 +222,7 @@ class Solver:
     def _evaluate(self, problem: CoverageProblem, solver_state: SolverState, *, refined: bool = False) -> SolverState:
         """Compute the coverage at the sampler's state, and add it to the trace."""
         iterate = problem.evaluate(solver_state.state, solver_state.eta, refined=refined)
-        record = Record(
+        record = TraceRecord(
             iteration=len(solver_state.trace) + 1,
             eta=iterate.eta,
             coverage=float(iterate.coverage),
@@ -302,7 +302,7 @@ def check_reliability(iterate: Iterate) -> Iterate:
     return iterate
 
 
-def _stopped_at_limit(finished: tuple[Iterate, tuple[Record, ...]] | None) -> bool:
+def _stopped_at_limit(finished: tuple[Iterate, tuple[TraceRecord, ...]] | None) -> bool:
     return finished is not None and finished[0].status is Status.MAX_ITERATIONS
 
 
@@ -320,7 +320,7 @@ def _with(iterate: Iterate, status: Status, findings: tuple[Diagnostic, ...]) ->
     return replace(iterate, status=status, diagnostics=(*iterate.diagnostics, *findings))
 
 
-def _no_crossing(problem: CoverageProblem, iterate: Iterate, trace: tuple[Record, ...]) -> Diagnostic:
+def _no_crossing(problem: CoverageProblem, iterate: Iterate, trace: tuple[TraceRecord, ...]) -> Diagnostic:
     """Describe where coverage was when the search left its range."""
     level, coverage = problem.level, float(iterate.coverage)
     highest = max(trace, key=lambda record: record.coverage)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import jax
 
-from calibayes._backend.distributed import breaks_cluster
+from calibayes._backend.distributed import processes_out_of_sync
 from calibayes._core.status import Code, Diagnostic, Severity, Status
 from calibayes.samplers.audit import Audit, audit
 from calibayes.samplers.initial import InitialDraws
@@ -73,7 +73,7 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
             problem, solver.checkpoint.stage("fallback search", start), "fallback search", "fallback solution"
         )
     except (ValueError, RuntimeError, KeyboardInterrupt) as error:
-        if breaks_cluster(error):
+        if processes_out_of_sync(error):
             raise
         interrupted = isinstance(error, KeyboardInterrupt)
         message = f"The fallback sampler failed too: {str(error) or 'it was interrupted'}."
@@ -86,7 +86,9 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
         if finding.severity is Severity.ERROR
     )
     second = replace(second, iterate=_prepend(second.iterate, carried))
-    message = f"Therefore every replicate was sampled by {type(sampler).__name__} from the prior."
+    message = (
+        f"The first sampler was unreliable: every replicate was sampled by {type(sampler).__name__} from the prior."
+    )
     second = _add(second, Code.FALLBACK, message)
     if second.iterate.status is not Status.CONVERGED:
         return Verified(second, audited=True, fell_back=True)
@@ -111,11 +113,11 @@ def _audit(solver: Solver, solution: Solution, stage: str) -> tuple[Solution, Au
     try:
         return solution, solver.checkpoint.stage(stage, run)
     except (ValueError, RuntimeError) as error:
-        if breaks_cluster(error):
+        if processes_out_of_sync(error):
             raise
         return _add(solution, Code.NOT_AUDITED, f"The audit could not run: {error}"), None
     except KeyboardInterrupt as error:
-        if breaks_cluster(error):
+        if processes_out_of_sync(error):
             raise
         interrupted = replace(iterate, status=Status.INTERRUPTED)
         return _add(replace(solution, iterate=interrupted), Code.NOT_AUDITED, "The audit was interrupted."), None

@@ -29,8 +29,8 @@ class RefitConfig:
     """One refit of the affine maps (`refit.py`)."""
 
     ess_per_parameter: int = 25
-    """Effective particles per parameter that weighted moments require. With fewer, weights are flattened, or the map is
-    fitted by regression."""
+    """Effective particles per parameter that weighted moments require. With fewer, the weights are tempered, or the map
+    is fitted by regression."""
     moments_only_below: float = 0.1
     """Use weighted moments on all replicates if the required effective particles are at most this share of all
     particles: replicates with fewer are then rare, and the regression need not be compiled."""
@@ -38,18 +38,18 @@ class RefitConfig:
     """Relative widening of the variances of a map with one parameter. The tails of the proposal must not be lighter
     than those of the posterior, and estimated variances are too small more often than not."""
     widening_decay: float = 1.25
-    """The widening for K parameters is `widening / K ** widening_decay`: in many dimensions particles reach some tail
-    by chance, and widening costs effective sample size in every dimension."""
+    """The widening for K parameters is `widening / K ** widening_decay`: widening costs effective sample size
+    in every dimension. Chosen empirically."""
     max_variance_ratio: float = 4.0
     """Largest factor by which a refit by regression widens or narrows the variance in any direction."""
     log_weight_range: float = 30.0
-    """Log-weights further below the largest are raised to this distance in the regression, which they would
-    dominate."""
-    flattening_bisections: int = 12
-    """Bisections for the exponent that flattens weights: an accuracy of 2 ** -12."""
+    """Log-weights are clipped at this distance below the largest before the regression; otherwise the smallest ones
+    dominate it."""
+    tempering_bisections: int = 12
+    """Bisections for the exponent of the tempered weights: an accuracy of 2 ** -12."""
     max_log_weight_gap: float = 1e4
-    """Log-weights further below the largest are raised to this distance before they are flattened, so that products
-    with a small exponent stay finite."""
+    """Log-weights are clipped at this distance below the largest before they are tempered, so that products with a
+    small exponent stay finite."""
 
 
 @dataclass(frozen=True)

@@ -52,14 +52,14 @@ class FitGoal(NamedTuple):
     def packed(self, eta: float, target: Target, pool: WhitenedPool) -> Float[np.ndarray, " 4"]:
         """Return the learning rate and the goal as one array, which a compiled program receives by one transfer.
 
-        If an evaluation of the risk takes long, the program is limited to one, so that a run can be interrupted.
+        If an evaluation of the risk takes long, each call makes only one, so that Ctrl-C takes effect between calls.
         """
         is_long = n_losses(target, pool) >= config.CONFIG.fit.long_evaluation
         return host_array([eta, self.min_ess, self.share, 1 if is_long else self.max_evaluations])
 
 
 def n_losses(target: Target, pool: WhitenedPool) -> int:
-    """Return the number of losses, of one observation and one particle, in an evaluation of the risk."""
+    """Return the number of loss terms (observations x replicates x particles) in an evaluation of the risk."""
     return target.reference_loss.size * target.n_replicates * pool.n_particles
 
 

@@ -16,7 +16,7 @@ from calibayes._backend.linalg import lower_inverse
 from calibayes._core.curve import Curve
 from calibayes._core.particles import Particles, normalise, transform
 from calibayes._core.target import Target
-from calibayes.regions import Cloud, Point, Region
+from calibayes.regions import Point, Region, ReplicateParticles
 from calibayes.samplers.initial import InitialDraws
 from calibayes.samplers.transport import config
 from calibayes.samplers.transport.maps import WhitenedPool, jackknife_shifts, shifted_maps
@@ -50,7 +50,7 @@ def _critical_levels(
 
     def levels_at(eta_ratio: Float[Array, ""]) -> Float[Array, " B"]:
         theta = target.coordinates.constrain(maps.centre[:, :, None] + transform(maps.root, u) / jnp.sqrt(eta_ratio))
-        cloud = Cloud(theta, weights, -0.5 * jnp.square(u).sum(0))
+        cloud = ReplicateParticles(theta, weights, -0.5 * jnp.square(u).sum(0))
         return region.critical_level(cloud, Point(point, -0.5 * eta_ratio * jnp.square(distance).sum(0)[:, 0]))
 
     return jax.lax.map(levels_at, etas / eta)

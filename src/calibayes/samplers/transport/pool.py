@@ -31,7 +31,7 @@ class Pool(NamedTuple):
     Attributes
     ----------
     target : Target
-        The target, with its reference among the draws.
+        The target, with risks relative to the mean of the draws.
     particles : Particles
         The draws, equally weighted; each population is one replicate.
     eta : float

@@ -3,7 +3,7 @@ r"""One refit of the affine maps from the importance weights of the mapped parti
 A refit moves $\mu_b$ and $L_b$ to the mean and covariance of the posterior of the replicate. With few effective
 particles these must be estimated with care:
 
-- *Moments*: the weighted mean and covariance, with weights flattened ($w^t$ with t < 1) until enough particles are
+- *Moments*: the weighted mean and covariance, with tempered weights ($w^t$ with t < 1) until enough particles are
   effective, and the covariance shrunk towards that of the present map by the expected contribution of noise.
 - *Regression*, if weighted moments would need more effective particles than there are: for normal u and
   $\log w = a + \delta^\top u - u^\top Q u / 2$, the averages of $\log w \cdot u$ and of $-\log w \cdot uu^\top$ over
@@ -68,7 +68,7 @@ def refit_maps(pool: WhitenedPool, maps: AffineMaps, log_weights: Float[Array, "
 
 
 def _weighted_moments(u: Float[Array, "K B M"], log_weights: Float[Array, "B M"], required: int) -> Moments:
-    """Estimate by flattened weights, with the covariance shrunk towards the identity."""
+    """Estimate by tempered weights ($w^t$ with t < 1), with the covariance shrunk towards the identity."""
     constants = config.CONFIG.refit
     finite = jnp.maximum(log_weights, log_weights.max(-1, keepdims=True) - constants.max_log_weight_gap)
 
@@ -79,7 +79,7 @@ def _weighted_moments(u: Float[Array, "K B M"], log_weights: Float[Array, "B M"]
         return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
 
     too_few, zero = ess(log_weights) < required, jnp.zeros(len(log_weights), u.dtype)
-    largest_exponent = lambda: jax.lax.fori_loop(0, constants.flattening_bisections, bisect, (zero, zero + 1))[0]
+    largest_exponent = lambda: jax.lax.fori_loop(0, constants.tempering_bisections, bisect, (zero, zero + 1))[0]
     exponent = jnp.where(too_few, jax.lax.cond(too_few.any(), largest_exponent, lambda: zero), 1.0)
     weights = normalise(jnp.where(jnp.isfinite(log_weights), exponent[:, None] * finite, -jnp.inf))
     return mean(u, jnp.exp(weights)), _shrink_to_identity(covariance(u, jnp.exp(weights)), 1 / ess(weights))

@@ -42,7 +42,7 @@ def extend_to_all_observations(
     particles : Particles
         Populations of draws on the subsample at `eta`.
     eta : float
-        The learning rate, before and after.
+        Learning rate of the draws, the same on the subsample and on all observations.
 
     Returns
     -------
