@@ -51,8 +51,8 @@ class MixingConfig:
     check_every: int = 4
     """Number of moves between two tests."""
     moves_before_batching: int = 200
-    """After this many moves, the last replicates that have not mixed (at most one batch) continue without the others, so
-    that a few slow replicates do not keep all of them moving. Does not change results except for rounding."""
+    """After this many moves, the last replicates that have not mixed (at most one batch) continue without the others:
+    a few slow replicates must not keep all of them moving. Does not change results except for rounding."""
     moves_per_call: int = 64
     """Moves in one call of a compiled program; between calls a run can be interrupted. Does not change results."""
 
