@@ -73,7 +73,7 @@ FINDINGS = {
     "weights low": ({"ess": np.full(101, 50.0)}, 0, cb.Code.ESS_LOW),
     "not mixed": ({"not_mixed": np.arange(101) < 1}, 0, cb.Code.NOT_MIXED),
     "invalid loss": ({"invalid": 7}, 0, cb.Code.INVALID_LOSS),
-    "level undefined": ({}, 5, cb.Code.LEVEL_UNDEFINED),
+    "level undefined": ({}, 1, cb.Code.LEVEL_UNDEFINED),
 }
 
 

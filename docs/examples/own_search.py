@@ -19,7 +19,7 @@ class Bisection(Search):
     def init(self, eta):
         return BisectionState(eta=eta, request=Request.REFINED_COVERAGE)
 
-    def step(self, state, evaluation):
+    def update(self, state, evaluation):
         if abs(evaluation.coverage - evaluation.level) < evaluation.tolerance:
             return replace(state, status=cb.Status.CONVERGED)
         covers = evaluation.coverage > evaluation.level

@@ -152,12 +152,12 @@ class Calibration:
         inputs = replace(self.inputs, reparametrization=reparametrization, data=data, settings=settings)
         return replace(self, inputs=inputs)
 
-    def result(self) -> Result:
-        """Return the result, and warn of diagnostics that its user should know about."""
+    def result(self, stacklevel: int = 5) -> Result:
+        """Return the result, and warn of diagnostics that its user should know about, `stacklevel` frames above."""
         iterate, problem, inputs = self.iterate, self.problem, self.inputs
         assert iterate.status is not None
         assert iterate.curve is not None
-        _warn("calibration", iterate.status, iterate.diagnostics, stacklevel=5)
+        _warn("calibration", iterate.status, iterate.diagnostics, stacklevel)
         repaired = np.full(iterate.coverage.n_replicates + 1, self.fell_back)
         if iterate.info.repaired is not None:
             repaired |= iterate.info.repaired
@@ -193,11 +193,12 @@ class Calibration:
         level = self.problem.level if level is None else level
         check_level(level, self.iterate.coverage.n_replicates)
         if region is None:
-            return self._solve_for(level, self.problem.region).result()
+            return self._solve_for(level, self.problem.region).result(stacklevel=6)
         region = as_region(region)
         region.check(self.problem.target.dim)
         mapping = self.inputs.reparametrization
-        return self._solve_for(level, region if mapping is None else mapping.transform_region(region)).result()
+        mapped = region if mapping is None else mapping.transform_region(region)
+        return self._solve_for(level, mapped).result(stacklevel=6)
 
     def _solve_for(self, level: float, region: Region) -> "Calibration":
         """Solve for another region or level, starting from the particles of this calibration. Not audited again."""
@@ -239,7 +240,7 @@ class Calibration:
             status=[marginal.status for marginal in marginals],
             diagnostics=[marginal.diagnostics for marginal in marginals],
         )
-        if of is None:
+        if of is None and Status.INTERRUPTED not in intervals.status:
             self.computed_intervals[level] = intervals
         return intervals
 
@@ -302,8 +303,9 @@ class Calibration:
         weights = np.asarray(shifted.weights[0], np.float64)
         values = vector @ np.asarray(shifted.theta[:, 0], np.float64)
         bounds = np.quantile(values, _tails(level), weights=weights, method="inverted_cdf")
-        # The standard error of the joint eta is not this interval's.
-        findings = [finding for finding in iterate.diagnostics if finding.code is not Code.ETA_SE_UNKNOWN]
+        # The joint eta's standard error and refinement are not this interval's.
+        joint = (Code.ETA_SE_UNKNOWN, Code.NOT_REFINED)
+        findings = [finding for finding in iterate.diagnostics if finding.code not in joint]
         status = Status.UNRELIABLE if worst(findings) is Severity.ERROR else Status.CONVERGED
         return _Marginal(bounds, eta, curve.eta_se(), status, findings)
 

@@ -171,7 +171,7 @@ def test_page_shows_the_verdict_and_its_reasons(plain_result, page_of):
     assert page.by_id["verdict"] == "Do not report this result"
     assert page.by_tag["li"][0].startswith(f"Search: not converged. {Status.MAX_ITERATIONS.value}")
     few = replace(plain_result, settings=plain_result.settings | {"n": 100})
-    assert page_of(few).by_tag["li"][0].startswith("Observations: 100 for 2 parameters. With few observations")
+    assert page_of(few).by_tag["li"][0].startswith("Observations: 100 for 2 parameters. The bootstrap approximates")
 
 
 def test_page_mentions_that_another_region_was_audited(result, page_of):

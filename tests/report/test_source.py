@@ -114,3 +114,9 @@ def test_only_classes_of_the_library_are_constructed(text):
 def test_settings_survive_a_round_trip():
     settings = {"sampler": cb.SMC(n_particles=300), "seed": 7, "estimate": "mode", "eta_init": None}
     assert parse_settings({name: StoredSetting(repr(value)) for name, value in settings.items()}) == settings
+
+
+@pytest.mark.parametrize("rule", ["kesten", "syring-martin"])
+def test_search_rule_survives_as_source(rule):
+    search = eval(python_source(cb.RobbinsMonro(rule)), {"cb": cb})
+    assert search == cb.RobbinsMonro(rule)

@@ -39,7 +39,8 @@ def test_flawless_sampling_has_no_diagnostics():
         ({"not_mixed": first(1)}, 0, "NOT_MIXED", WARNING, 1, "still depend on where they started"),
         ({"not_mixed": first(B + 1)}, 0, "NOT_MIXED", ERROR, 101, "still depend on where they started"),
         ({"invalid": 7}, 0, "INVALID_LOSS", WARNING, 7, "NaN at 7 proposed particles"),
-        ({}, 5, "LEVEL_UNDEFINED", WARNING, 5, "NaN on 5 replicates"),
+        ({}, 1, "LEVEL_UNDEFINED", WARNING, 1, "NaN on 1 replicates"),
+        ({}, 5, "LEVEL_UNDEFINED", ERROR, 5, "NaN on 5 replicates"),
     ],
 )
 def test_finding_is_reported(changes, n_undefined, code, severity, count, words):

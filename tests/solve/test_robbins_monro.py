@@ -25,7 +25,7 @@ def visited_etas(search, eta, coverages):
     state = search.init(eta)
     etas = [state.eta]
     for coverage in coverages:
-        state = search.step(state, observe(state.eta, coverage))
+        state = search.update(state, observe(state.eta, coverage))
         assert state.status is None
         assert state.request is Request.COVERAGE
         etas.append(state.eta)
@@ -87,14 +87,14 @@ def test_search_converges_to_the_root(step):
     root = -20 * np.log(LEVEL)
     state = search.init(6.0)
     for _ in range(60):
-        state = search.step(state, observe(state.eta, math.exp(-state.eta / 20)))
+        state = search.update(state, observe(state.eta, math.exp(-state.eta / 20)))
     assert abs(state.eta - root) < 5e-3 * root
 
 
 def test_states_are_python_floats():
     """Search rules run on the host, in double precision."""
     state = cb.RobbinsMonro().init(1.0)
-    state = cb.RobbinsMonro().step(state, observe(1.0, 0.123456789012))
+    state = cb.RobbinsMonro().update(state, observe(1.0, 0.123456789012))
     assert type(state.eta) is float
     assert state.eta == 1.0 + (0.123456789012 - LEVEL)
 
@@ -102,18 +102,18 @@ def test_states_are_python_floats():
 def test_coverage_within_the_tolerance_is_checked_on_refined_particles():
     """The first coverage near the level asks for refined particles; the coverage of those decides."""
     search = cb.RobbinsMonro(refine=False)
-    near = search.step(search.init(2.0), observe(2.0, 0.904, tolerance=0.005))
+    near = search.update(search.init(2.0), observe(2.0, 0.904, tolerance=0.005))
     assert (near.eta, near.request, near.status) == (2.0, Request.REFINED_COVERAGE, None)
-    converged = search.step(near, observe(2.0, 0.896, tolerance=0.005, refined=True))
+    converged = search.update(near, observe(2.0, 0.896, tolerance=0.005, refined=True))
     assert (converged.eta, converged.status, converged.from_curve) == (2.0, cb.Status.CONVERGED, False)
     assert not converged.diagnostics
-    off = search.step(near, observe(2.0, 0.8, tolerance=0.005, refined=True))
+    off = search.update(near, observe(2.0, 0.8, tolerance=0.005, refined=True))
     assert (off.status, off.request) == (None, Request.COVERAGE)
     assert off.eta == pytest.approx(1.9)
 
 
 def test_coverage_at_the_tolerance_is_not_within_it():
-    state = cb.RobbinsMonro().step(cb.RobbinsMonro().init(2.0), observe(2.0, 0.905000001, tolerance=0.005))
+    state = cb.RobbinsMonro().update(cb.RobbinsMonro().init(2.0), observe(2.0, 0.905000001, tolerance=0.005))
     assert state.request is Request.COVERAGE
     assert state.eta > 2.0
 
@@ -121,15 +121,15 @@ def test_coverage_at_the_tolerance_is_not_within_it():
 def start_of_refinement(tolerance=0.005):
     """The state of a search that has stopped at eta = 2 and is about to refine its answer on a curve."""
     search = cb.RobbinsMonro()
-    state = search.step(search.init(2.0), observe(2.0, 0.9, tolerance))
-    state = search.step(state, observe(2.0, 0.9, tolerance, refined=True))
+    state = search.update(search.init(2.0), observe(2.0, 0.9, tolerance))
+    state = search.update(state, observe(2.0, 0.9, tolerance, refined=True))
     assert (state.eta, state.request, state.status) == (2.0, Request.CHEAPEST_CURVE, None)
     return search, state
 
 
 def test_answer_is_the_crossing_of_the_curve():
     search, state = start_of_refinement()
-    state = search.step(state, observe(2.0, 0.9, refined=True, crossing=2.2, half_width=0.5))
+    state = search.update(state, observe(2.0, 0.9, refined=True, crossing=2.2, half_width=0.5))
     assert (state.eta, state.status, state.from_curve) == (2.2, cb.Status.CONVERGED, True)
     assert not state.diagnostics
 
@@ -137,9 +137,9 @@ def test_answer_is_the_crossing_of_the_curve():
 def test_refinement_moves_to_a_distant_crossing():
     """Reweighting does not reach a crossing beyond half of the curve's half-width: the particles are moved there."""
     search, state = start_of_refinement()
-    state = search.step(state, observe(2.0, 0.9, refined=True, crossing=2.8, half_width=0.5))
+    state = search.update(state, observe(2.0, 0.9, refined=True, crossing=2.8, half_width=0.5))
     assert (state.eta, state.request, state.status) == (2.8, Request.CURVE, None)
-    state = search.step(state, observe(2.8, 0.9, refined=True, crossing=2.7, half_width=0.5))
+    state = search.update(state, observe(2.8, 0.9, refined=True, crossing=2.7, half_width=0.5))
     assert (state.eta, state.status, state.from_curve) == (2.7, cb.Status.CONVERGED, True)
 
 
@@ -150,7 +150,7 @@ def test_failed_refinement_keeps_the_answer_of_the_stochastic_search():
     while state.status is None:
         etas.append(state.eta)
         crossing = state.eta * (1.5 if len(etas) < 3 else 1.1)
-        state = search.step(state, observe(state.eta, 0.9, refined=True, crossing=crossing, half_width=0.1))
+        state = search.update(state, observe(state.eta, 0.9, refined=True, crossing=crossing, half_width=0.1))
     assert len(etas) == REFINEMENT.max_moves
     assert (state.eta, state.status, state.from_curve) == (2.0, cb.Status.CONVERGED, False)
     assert [(d.code, d.severity) for d in state.diagnostics] == [(cb.Code.NOT_REFINED, cb.Severity.WARNING)]

@@ -85,7 +85,7 @@ class Script(Search[ScriptState]):
     def init(self, eta):
         return ScriptState(eta=eta, request=self.requests[0][1])
 
-    def step(self, state, evaluation):
+    def update(self, state, evaluation):
         OBSERVATIONS.append(evaluation)
         position = state.position + 1
         if position == len(self.requests):
@@ -109,7 +109,7 @@ class Bisection(Search[BisectionState]):
     def init(self, eta):
         return BisectionState(eta=eta, low=self.low, high=self.high)
 
-    def step(self, state, evaluation):
+    def update(self, state, evaluation):
         if abs(evaluation.coverage - evaluation.level) < evaluation.tolerance:
             return replace(state, status=cb.Status.CONVERGED)
         covers = evaluation.coverage > evaluation.level
@@ -192,8 +192,9 @@ def test_observation_answers_the_request(request_, refined, has_curve):
     assert evaluation.coverage == pytest.approx(exact_coverage(0.8 if refined else 0.8 / 1.3**2), abs=0.011)
     if has_curve:
         assert 0.1 < evaluation.half_width <= 0.6
-    assert solution.iterate.refined is refined
-    assert ("refine" in CALLS) is refined
+    # The final iterate is refined in any case.
+    assert solution.iterate.refined
+    assert CALLS.count("refine") == 1
 
 
 @pytest.mark.parametrize("cheap", [True, False])
@@ -201,8 +202,10 @@ def test_cheapest_curve_is_a_full_one_if_refinement_is_cheap(cheap):
     solution = solve(Script(((0.8, Request.CHEAPEST_CURVE),)), 0.8, excess=1.3, cheap=cheap)
     (evaluation,) = OBSERVATIONS
     assert evaluation.refined is cheap
-    assert len(solution.iterate.curve.etas) == (15 if cheap else 7)
-    assert len(solution.trace) == 1
+    # The result has a full curve of refined particles, whatever led to it.
+    assert len(solution.iterate.curve.etas) == 15
+    assert solution.iterate.refined
+    assert len(solution.trace) == (1 if cheap else 2)
 
 
 def test_sampler_is_asked_in_the_documented_order():
@@ -212,7 +215,7 @@ def test_sampler_is_asked_in_the_documented_order():
 
 def test_sampler_proposes_the_first_learning_rate_by_default():
     solution = solve(Script(((2.0, Request.COVERAGE),)), None)
-    assert CALLS == ["draw_initial", "initial_eta", "init", "info"]
+    assert CALLS == ["draw_initial", "initial_eta", "init", "info", "refine"]
     assert solution.trace[0].eta == 2.0
 
 
@@ -391,8 +394,9 @@ def test_interrupted_search_returns_the_best_iterate(monkeypatch, rule, owner, n
     iterate = solution.iterate
     assert iterate.status is cb.Status.INTERRUPTED
     assert not iterate.diagnostics
-    errors = [abs(record.coverage - LEVEL) for record in solution.trace]
-    assert abs(iterate.coverage - LEVEL) == min(errors)
+    # A refined iterate replaces an unrefined one at the same learning rate.
+    last = {record.eta: abs(record.coverage - LEVEL) for record in solution.trace}
+    assert abs(iterate.coverage - LEVEL) == min(last.values())
     assert iterate.eta in [record.eta for record in solution.trace]
     assert iterate.curve is not None
     assert np.isfinite(np.asarray(iterate.particles.theta)).all()
@@ -475,3 +479,9 @@ def test_progress_is_reported():
         (2, 0.9),
         "coverage curve",
     ]
+
+
+@pytest.mark.parametrize("rule", [cb.RobbinsMonro(gain=1e-20), cb.Bracket(closeness=1e-20)], ids=["gain", "closeness"])
+def test_rule_that_does_not_move_ends_at_the_limit(rule):
+    solution = solve(rule, 0.02, max_iterations=5)
+    assert solution.iterate.status in (cb.Status.MAX_ITERATIONS, cb.Status.NO_CROSSING)

@@ -122,7 +122,7 @@ def test_failed_audit_without_a_fallback_is_unreliable(audits):
     verified = run(audited())
     assert verified.solution.iterate.status is cb.Status.UNRELIABLE
     assert findings(verified) == [(cb.Code.AUDIT_FAILED, ERROR)]
-    assert (verified.audited, verified.fell_back) == (True, False)
+    assert (verified.audited, verified.fell_back) == (False, False)
 
 
 def test_fallback_that_fails_the_audit_too_is_unreliable(audits):
@@ -146,7 +146,7 @@ def test_fallback_that_raises_leaves_the_first_answer(audits, monkeypatch, error
     assert verified.solution.iterate.status is cb.Status.UNRELIABLE
     assert findings(verified) == [(cb.Code.AUDIT_FAILED, ERROR), (cb.Code.FALLBACK_FAILED, ERROR)]
     assert str(error) in verified.solution.iterate.diagnostics[-1].message
-    assert (verified.audited, verified.fell_back) == (True, False)
+    assert (verified.audited, verified.fell_back) == (False, False)
     assert verified.solution.problem.sampler.scale == WRONG
 
 
@@ -156,7 +156,8 @@ def test_fallback_without_an_answer_keeps_its_status(audits):
     verified = run(audited(replacement=ExactSampler.of_problem(scale=50.0, exponent=0.0)))
     assert verified.solution.iterate.status is cb.Status.NO_CROSSING
     expected = [(cb.Code.AUDIT_FAILED, WARNING), (cb.Code.NO_CROSSING, ERROR), (cb.Code.FALLBACK, WARNING)]
-    assert findings(verified) == expected
+    assert findings(verified) == [*expected, (cb.Code.NOT_AUDITED, WARNING)]
+    assert not verified.audited
     assert verified.fell_back
     assert len(audits.etas) == 1
 
@@ -256,7 +257,8 @@ def test_interrupted_fallback_returns_its_best_iterate(audits):
 
     verified = run(audited(scale=WRONG, replacement=Interrupted.of_problem()))
     assert verified.solution.iterate.status is cb.Status.INTERRUPTED
-    assert findings(verified) == [(cb.Code.AUDIT_FAILED, WARNING), (cb.Code.FALLBACK, WARNING)]
+    expected = [(cb.Code.AUDIT_FAILED, WARNING), (cb.Code.FALLBACK, WARNING), (cb.Code.NOT_AUDITED, WARNING)]
+    assert findings(verified) == expected
     assert verified.solution.problem.sampler.scale == 1.0
     assert len(audits.etas) == 1
 
@@ -272,7 +274,7 @@ def test_result_states_audit_and_fallback(audits):
     audits.etas.clear()
     audits.outcomes = [True, False]
     wrong = audited(scale=WRONG, replacement=ExactSampler.of_problem())
-    with pytest.warns(cb.CalibrationWarning, match="Therefore every replicate was sampled by ExactSampler"):
+    with pytest.warns(cb.CalibrationWarning, match="every replicate was sampled by ExactSampler"):
         replaced = cb.calibrate(model, data, sampler=wrong, search=cb.Bracket(), **options)
     assert replaced.converged
     assert replaced.repaired_replicates.tolist() == list(range(B))

@@ -182,7 +182,7 @@ class _Flattened:
                 return ["enum", name, value.name]
             if (fields := _fields(kind)) is not None:
                 return ["record", name, *(self.add(getattr(value, field)) for field in fields)]
-            if hasattr(kind, "__getnewargs__"):
+            if kind.__module__.partition(".")[0] == _PACKAGE and hasattr(kind, "__getnewargs__"):
                 return ["new", name, *value.__getnewargs__()]
         raise CheckpointError(
             f"checkpoint: a state holds a {name}, which cannot be stored. The state of a sampler, kernel or search "

@@ -107,9 +107,7 @@ def has_code(result: Result, code: Code) -> bool:
 
 def audit_passed(result: Result) -> bool:
     """Return whether an independent sampler checked the particles and agreed."""
-    sampler = result.settings.get("sampler")
-    requested = isinstance(sampler, Transport) and sampler.audit
-    return requested and result.status is Status.CONVERGED and not has_code(result, Code.NOT_AUDITED)
+    return "audited" in result.settings and result.status is Status.CONVERGED and not has_code(result, Code.NOT_AUDITED)
 
 
 def n_observations(result: Result) -> int | None:

@@ -56,8 +56,6 @@ class BracketState(SearchState):
         Whether full curves lead the search.
     first_is_refined : bool
         Whether the first evaluation was a full curve because that was cheap.
-    n_moves : int
-        Number of learning rates visited.
     """
 
     first_eta: float
@@ -65,7 +63,6 @@ class BracketState(SearchState):
     high: float = math.inf
     refining: bool = False
     first_is_refined: bool = False
-    n_moves: int = 0
 
     @property
     def bracketed(self) -> bool:
@@ -111,7 +108,7 @@ class Bracket(Search[BracketState]):
         """
         return BracketState(eta=eta, request=Request.CHEAPEST_CURVE, first_eta=eta)
 
-    def step(self, state: BracketState, evaluation: Evaluation) -> BracketState:
+    def update(self, state: BracketState, evaluation: Evaluation) -> BracketState:
         """Return the state after an evaluation.
 
         Parameters
@@ -165,7 +162,7 @@ class Bracket(Search[BracketState]):
         eta = evaluation.crossing if inside else proposal
         if not state.first_eta / CONFIG.search_range < eta < state.first_eta * CONFIG.search_range:
             return _no_crossing(state, "")
-        return replace(state, eta=eta, request=request, n_moves=state.n_moves + 1)
+        return replace(state, eta=eta, request=request)
 
 
 def _is_near(evaluation: Evaluation, closeness: float) -> bool:

@@ -219,7 +219,7 @@ def diagnose(info: SamplerInfo, n_undefined: int, level: float) -> tuple[Diagnos
         add(Code.NOT_MIXED, failed(count), count, message)
     if n_undefined:
         message = f"The critical level is NaN on {n_undefined:,} replicates, which count as not covered."
-        add(Code.LEVEL_UNDEFINED, Severity.WARNING, n_undefined, message)
+        add(Code.LEVEL_UNDEFINED, failed(n_undefined), n_undefined, message)
     if info.invalid:
         message = f"The loss was NaN at {info.invalid:,} proposed particles, which were discarded."
         add(Code.INVALID_LOSS, Severity.WARNING, info.invalid, message)

@@ -71,14 +71,14 @@ class RobbinsMonro(Search[RobbinsMonroState]):
     1.0
     """
 
-    step_rule: Literal["kesten", "syring-martin"] = eqx.field(static=True)
+    step: Literal["kesten", "syring-martin"] = eqx.field(static=True)
     gain: float = eqx.field(static=True)
     refine: bool = eqx.field(static=True)
 
     def __init__(self, step: Literal["kesten", "syring-martin"] = "kesten", gain: float = 1.0, *, refine: bool = True):
         if step not in ("kesten", "syring-martin"):
             raise ValueError(f"step must be 'kesten' or 'syring-martin'; got {step!r}.")
-        self.step_rule, self.gain, self.refine = step, positive("gain", gain), bool(refine)
+        self.step, self.gain, self.refine = step, positive("gain", gain), bool(refine)
 
     def init(self, eta: float) -> RobbinsMonroState:
         """Return the state before the first evaluation.
@@ -94,7 +94,7 @@ class RobbinsMonro(Search[RobbinsMonroState]):
         """
         return RobbinsMonroState(eta=eta)
 
-    def step(self, state: RobbinsMonroState, evaluation: Evaluation) -> RobbinsMonroState:
+    def update(self, state: RobbinsMonroState, evaluation: Evaluation) -> RobbinsMonroState:
         """Return the state after an evaluation.
 
         Parameters
@@ -124,9 +124,9 @@ class RobbinsMonro(Search[RobbinsMonroState]):
     def _next(self, state: RobbinsMonroState, error: float, coverage: float) -> RobbinsMonroState:
         direction = float(np.sign(error))
         turned = direction * state.direction < 0 and coverage < 1
-        clock = state.clock + 1 if self.step_rule == "kesten" and turned else state.clock
+        clock = state.clock + 1 if self.step == "kesten" and turned else state.clock
         eta = state.eta + self.gain * clock**STEP_EXPONENT * error
-        if self.step_rule == "syring-martin":
+        if self.step == "syring-martin":
             clock += 1
         return replace(
             state,
@@ -137,16 +137,16 @@ class RobbinsMonro(Search[RobbinsMonroState]):
         )
 
     def _step_refinement(self, state: RobbinsMonroState, evaluation: Evaluation) -> RobbinsMonroState:
-        """One step on the coverage curve. If that fails, the answer is the best learning rate visited."""
+        """One step on the coverage curve. If that fails, the answer is the eta at which the search stopped."""
         assert state.refinement is not None
-        inner = Bracket(closeness=REFINEMENT.closeness).step(state.refinement, evaluation)
+        inner = Bracket(closeness=REFINEMENT.closeness).update(state.refinement, evaluation)
         if inner.status is Status.CONVERGED:
             return replace(state, eta=inner.eta, status=Status.CONVERGED, from_curve=True)
         n_moves = state.n_moves + (inner.eta != state.refinement.eta)
         if inner.status is not None or n_moves > REFINEMENT.max_moves:
             message = (
-                "The learning rate could not be refined on the coverage curve; it is the best one that the search "
-                "visited, accurate to the tolerance on coverage only."
+                "The learning rate could not be refined on the coverage curve; it is the one at which the stochastic "
+                "search stopped, accurate to the tolerance on coverage only."
             )
             finding = Diagnostic(Code.NOT_REFINED, Severity.WARNING, 0, message)
             stopped_at = state.refinement.first_eta

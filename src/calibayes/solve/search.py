@@ -1,7 +1,7 @@
 """The interface of a search rule: which learning rate to look at next, and when to stop.
 
 A rule is asked again and again. It states what it needs to know at a learning rate (`Request`), the solver computes
-that (`Evaluation`), and `step` returns the next state: another learning rate, another request at the same one, or a
+that (`Evaluation`), and `update` returns the next state: another learning rate, another request at the same one, or a
 final `Status`. A rule never sees particles, so one rule works with every sampler.
 """
 
@@ -105,5 +105,5 @@ class Search(eqx.Module, Generic[S]):
         """Return the state before the first evaluation, a `SearchState` at `eta`."""
 
     @abstractmethod
-    def step(self, state: S, evaluation: Evaluation) -> S:
+    def update(self, state: S, evaluation: Evaluation) -> S:
         """Return the state after an evaluation at `state.eta`."""

@@ -6,7 +6,7 @@ Paper, figures 1 and 3: the two algorithms differ in the sampler only. In outlin
     state   = sampler.init(..., eta)                        particles on every replicate
     repeat
         iterate = observe(state, what the search asks for)  coverage, or the coverage curve around eta
-        search  = rule.step(search, evaluation)             the next eta, or a status
+        search  = rule.update(search, evaluation)             the next eta, or a status
         state   = sampler.move(state, search.eta)
 """
 
@@ -50,7 +50,9 @@ class SolverState:
     best : Iterate or None
         The iterate whose coverage is nearest to the level.
     n_visited : int
-        Number of learning rates visited.
+        Number of learning rates visited; asking again at the same one counts, too.
+    stuck : bool
+        Whether the search rule asked for the same learning rate and the same quantity twice.
     seconds : float
         Seconds since the start of the calibration.
     """
@@ -62,6 +64,7 @@ class SolverState:
     current: Iterate | None = None
     best: Iterate | None = None
     n_visited: int = 1
+    stuck: bool = False
     seconds: float = 0.0
 
 
@@ -156,14 +159,22 @@ class Solver:
                 raise RuntimeError(f"calibration: {error}.") from None
             finding = Diagnostic(Code.NOT_REACHED, Severity.ERROR, 0, f"{error}.")
             iterate = self.finish(problem, _with(solver_state.best, Status.NOT_REACHED, (finding,)))
-        self.checkpoint.put(result_stage, (iterate, solver_state.trace))
+        try:
+            self.checkpoint.put(result_stage, (iterate, solver_state.trace))
+        except KeyboardInterrupt as error:
+            # The answer is complete; only its file is not.
+            if processes_out_of_sync(error):
+                raise
         return Solution(problem, iterate, solver_state.trace)
 
     def _at_limit(self, solver_state: SolverState) -> bool:
-        """Whether the search wants to move on after the last iteration."""
+        """Whether the search wants to go on after the last iteration."""
         search = solver_state.search
-        moves = solver_state.current is not None and search.eta != solver_state.eta
-        return moves and search.limited and solver_state.n_visited >= self.max_iterations
+        moves = search.eta != solver_state.eta or solver_state.stuck
+        return solver_state.current is not None and moves and search.limited and self._used(solver_state)
+
+    def _used(self, solver_state: SolverState) -> bool:
+        return solver_state.n_visited >= self.max_iterations
 
     def _step(self, problem: CoverageProblem, solver_state: SolverState) -> SolverState:
         """Move to the learning rate that the search asks for, find out what it needs to know, and ask it again."""
@@ -185,8 +196,11 @@ class Solver:
             crossing=np.nan if iterate.curve is None else iterate.curve.eta_hat(),
             half_width=np.nan if iterate.curve is None else float(np.log(iterate.curve.etas[-1] / iterate.eta)),
         )
-        search = self.rule.step(solver_state.search, evaluation)
-        return replace(solver_state, search=search, seconds=self._elapsed())
+        before, search = solver_state.search, self.rule.update(solver_state.search, evaluation)
+        # A rule that asks for the same thing again has not moved, but must not go on for ever.
+        stuck = search.status is None and (search.eta, search.request) == (before.eta, before.request)
+        n_visited = solver_state.n_visited + stuck
+        return replace(solver_state, search=search, stuck=stuck, n_visited=n_visited, seconds=self._elapsed())
 
     def _observe(self, problem: CoverageProblem, solver_state: SolverState) -> tuple[SolverState, Request]:
         """Compute what the search asks for at the learning rate of the particles, and return which request that was."""
@@ -237,7 +251,8 @@ class Solver:
         agree({"eta": repr(record.eta), "coverage": repr(record.coverage), "effective size": repr(record.ess)})
         self.progress.iteration(record.iteration, record.eta, record.coverage, record.ess)
         best = solver_state.best
-        if best is None or _error(problem, iterate) <= _error(problem, best):
+        replaces = best is not None and best.eta == iterate.eta and refined and not best.refined
+        if best is None or replaces or _error(problem, iterate) <= _error(problem, best):
             best = iterate
         self.latest = replace(solver_state, current=iterate, best=best, trace=(*solver_state.trace, record))
         return self.latest
@@ -248,20 +263,33 @@ class Solver:
         assert current is not None
         assert best is not None
         if search.status is Status.CONVERGED:
-            if search.from_curve:
+            if search.from_curve and current.curve is not None:
                 iterate = problem.at_crossing(current, search.eta)
-            else:
-                iterate = current if current.eta == search.eta else best
-            return solver_state, _with(iterate, search.status, search.diagnostics)
+                return solver_state, _with(iterate, search.status, search.diagnostics)
+            solver_state = self._refined_at(problem, solver_state, search.eta)
+            assert solver_state.current is not None
+            iterate = _with(solver_state.current, search.status, search.diagnostics)
+            # A rough curve only leads the search; the result gets a full one.
+            return solver_state, replace(iterate, curve=None)
         if search.status is None:
-            refined = self._refine(problem, replace(solver_state, state=best.state, eta=best.eta, current=best))
-            assert refined.current is not None
+            solver_state = self._refined_at(problem, solver_state, best.eta)
+            assert solver_state.current is not None
             finding = self._limit_diagnostic(problem, solver_state)
-            return refined, _with(refined.current, Status.MAX_ITERATIONS, (finding,))
+            return solver_state, _with(solver_state.current, Status.MAX_ITERATIONS, (finding,))
         findings = search.diagnostics
         if search.status is Status.NO_CROSSING and not findings:
             findings = (_no_crossing(problem, current, solver_state.trace),)
         return solver_state, _with(current, search.status, findings)
+
+    def _refined_at(self, problem: CoverageProblem, solver_state: SolverState, eta: float) -> SolverState:
+        """Return the state at a learning rate with a refined iterate, which is sampled anew if it was not kept."""
+        current, best = solver_state.current, solver_state.best
+        kept = next((one for one in (current, best) if one is not None and one.eta == eta), None)
+        if kept is not None:
+            solver_state = replace(solver_state, state=kept.state, eta=eta, current=kept)
+            return solver_state if kept.refined else self._refine(problem, solver_state)
+        moved = problem.sampler.move(problem.target, solver_state.state, eta, self.progress.share)
+        return self._refine(problem, replace(solver_state, state=moved, eta=eta, current=None))
 
     def finish(self, problem: CoverageProblem, iterate: Iterate) -> Iterate:
         """Return the iterate with a coverage curve, and with a status that its diagnostics allow."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import jax
 
 from calibayes._backend.distributed import processes_out_of_sync
+from calibayes._backend.warnings import CheckpointError
 from calibayes._core.status import Code, Diagnostic, Severity, Status
 from calibayes.samplers.audit import Audit, audit
 from calibayes.samplers.initial import InitialDraws
@@ -24,7 +25,7 @@ _FALLBACK_STREAM, _AUDIT_STREAM = 3, 4
 
 @dataclass(frozen=True)
 class Verified:
-    """A solution after its verification, and whether the fallback sampler produced it."""
+    """A solution, whether it passed an audit, and whether the fallback sampler produced it."""
 
     solution: Solution
     audited: bool
@@ -32,10 +33,12 @@ class Verified:
 
 
 def verify(solver: Solver, solution: Solution) -> Verified:
-    """Audit a solution, and replace it by the fallback's if the audit fails or there is no answer."""
+    """Audit a solution, and replace it by the fallback's if it is unreliable, or if there is no answer."""
     problem, iterate = solution.problem, solution.iterate
-    if not problem.sampler.audited or iterate.status in (Status.MAX_ITERATIONS, Status.INTERRUPTED):
+    if not problem.sampler.audited:
         return Verified(solution, audited=False)
+    if iterate.status in (Status.MAX_ITERATIONS, Status.INTERRUPTED):
+        return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: the search did not end."), audited=False)
     if not hasattr(problem.target.prior, "sample"):
         return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: the prior cannot be sampled."), audited=False)
     if iterate.status is Status.CONVERGED:
@@ -43,11 +46,9 @@ def verify(solver: Solver, solution: Solution) -> Verified:
         if outcome is None or not outcome.failed:
             return Verified(solution, audited=outcome is not None)
         solution = _add(solution, Code.AUDIT_FAILED, outcome.finding, Severity.ERROR)
-        eta = iterate.sampled_eta
-    else:
-        assert problem.initial is not None
-        eta = problem.initial.eta
-    return _fall_back(solver, solution, eta)
+    assert problem.initial is not None
+    found_eta = iterate.status in (Status.CONVERGED, Status.UNRELIABLE)
+    return _fall_back(solver, solution, iterate.sampled_eta if found_eta else problem.initial.eta)
 
 
 def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
@@ -56,7 +57,7 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
     sampler = problem.sampler.fallback(problem.target.dim)
     unreliable = replace(first, iterate=check_reliability(first.iterate))
     if sampler is None:
-        return Verified(unreliable, audited=True)
+        return Verified(unreliable, audited=False)
     solver.progress.phase("all replicates from the prior")
     assert problem.initial is not None
     initial = InitialDraws(problem.target, problem.initial.particles.merge_replicates(), problem.initial.eta)
@@ -73,13 +74,13 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
             problem, solver.checkpoint.stage("fallback search", start), "fallback search", "fallback solution"
         )
     except (ValueError, RuntimeError, KeyboardInterrupt) as error:
-        if processes_out_of_sync(error):
+        if processes_out_of_sync(error) or isinstance(error, CheckpointError):
             raise
         interrupted = isinstance(error, KeyboardInterrupt)
         message = f"The fallback sampler failed too: {str(error) or 'it was interrupted'}."
         failed = _add(unreliable, Code.FALLBACK_FAILED, message, Severity.ERROR)
         status = Status.INTERRUPTED if interrupted else failed.iterate.status
-        return Verified(replace(failed, iterate=replace(failed.iterate, status=status)), audited=True)
+        return Verified(replace(failed, iterate=replace(failed.iterate, status=status)), audited=False)
     carried = tuple(
         replace(finding, severity=Severity.WARNING)
         for finding in first.iterate.diagnostics
@@ -91,13 +92,14 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
     )
     second = _add(second, Code.FALLBACK, message)
     if second.iterate.status is not Status.CONVERGED:
-        return Verified(second, audited=True, fell_back=True)
+        second = _add(second, Code.NOT_AUDITED, "Not audited: the fallback sampler found no answer.")
+        return Verified(second, audited=False, fell_back=True)
     second, outcome = _audit(solver, second, "fallback audit")
     if outcome is not None and outcome.failed:
         message = f"The fallback sampler failed the audit too: {outcome.finding} Do not rely on this eta."
         second = _add(second, Code.AUDIT_FAILED, message, Severity.ERROR)
         second = replace(second, iterate=check_reliability(second.iterate))
-    return Verified(second, audited=True, fell_back=True)
+    return Verified(second, audited=outcome is not None and not outcome.failed, fell_back=True)
 
 
 def _audit(solver: Solver, solution: Solution, stage: str) -> tuple[Solution, Audit | None]:
@@ -113,7 +115,7 @@ def _audit(solver: Solver, solution: Solution, stage: str) -> tuple[Solution, Au
     try:
         return solution, solver.checkpoint.stage(stage, run)
     except (ValueError, RuntimeError) as error:
-        if processes_out_of_sync(error):
+        if processes_out_of_sync(error) or isinstance(error, CheckpointError):
             raise
         return _add(solution, Code.NOT_AUDITED, f"The audit could not run: {error}"), None
     except KeyboardInterrupt as error:
