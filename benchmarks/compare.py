@@ -22,7 +22,11 @@ from rich.console import Console
 
 from benchmarks.common import ROOT, Table, write_json
 
-PROBLEMS = ("median regression, N 100", "heart disease SVM, N 462, K 8", "logistic regression, N 500, K 20")
+PROBLEMS = (
+    "median regression, N 100, K 2, B 2,000",
+    "heart disease SVM, N 462, K 8, B 500",
+    "logistic regression, N 500, K 20, B 500",
+)
 _WORKER = """
 import json, sys, time, warnings
 import numpy as np
@@ -33,16 +37,16 @@ rng = np.random.default_rng(0)
 x = np.column_stack([np.ones(500), rng.normal(size=(500, 19))])
 y = np.where(rng.uniform(size=500) < 1 / (1 + np.exp(-x @ rng.normal(size=20) / 2)), 1.0, -1.0)
 problems = [
-    (cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0)), cb.datasets.median_regression(100)),
-    (cb.GibbsModel(cb.losses.Hinge(), cb.priors.Laplace(scale=10.0)), cb.datasets.heart_disease()),
-    (cb.GibbsModel(cb.losses.Logistic(), cb.priors.Normal(scale=10.0)), (x, y)),
+    (cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0)), cb.datasets.median_regression(100), {}),
+    (cb.GibbsModel(cb.losses.Hinge(), cb.priors.Laplace(scale=10.0)), cb.datasets.heart_disease(), {"bootstrap": 500}),
+    (cb.GibbsModel(cb.losses.Logistic(), cb.priors.Normal(scale=10.0)), (x, y), {"bootstrap": 500}),
 ]
 print(json.dumps(cb.__file__), flush=True)
 for line in sys.stdin:
     problem, seed = json.loads(line)
-    model, data = problems[problem]
+    model, data, options = problems[problem]
     start = time.perf_counter()
-    result = cb.calibrate(model, data, seed=seed, progress=False)
+    result = cb.calibrate(model, data, seed=seed, progress=False, **options)
     print(json.dumps([time.perf_counter() - start, float(result.eta)]), flush=True)
 """
 
@@ -144,15 +148,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", type=Path, help="folder that contains the package calibayes of the old version")
     parser.add_argument("new", type=Path, nargs="?", default=ROOT / "src", help="the same for the new version")
-    parser.add_argument("--rounds", type=int, default=15, help="calibrations of each version and problem")
+    parser.add_argument("--rounds", type=int, default=9, help="calibrations of each version and problem")
     parser.add_argument("--json", type=Path, help="file to store the comparison in")
     options = parser.parse_args()
+    console = Console()
     with ExitStack() as stack:
         versions = [stack.enter_context(closing(Version(source))) for source in (options.old, options.new)]
-        results = [
-            summarise(name, *measure(versions, problem, options.rounds)) for problem, name in enumerate(PROBLEMS)
-        ]
-    Console().print(table(results).rich())
+        results = []
+        for problem, name in enumerate(PROBLEMS):
+            results.append(summarise(name, *measure(versions, problem, options.rounds)))
+            console.print(f"{name}: old / new {results[-1]['ratio']:.2f}", highlight=False)
+    console.print(table(results).rich())
     if options.json is not None:
         from benchmarks.common import machine
 

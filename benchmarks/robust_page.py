@@ -19,7 +19,9 @@ def tables(results: Path = RESULTS) -> str:
     """Return all generated sections."""
     paragraphs = []
     for name, section in SECTIONS.items():
-        paragraphs += section(json.loads((results / f"{name}.json").read_text()))
+        path = results / f"{name}.json"
+        missing = [f"`results/{name}.json` has not been measured on this version."]
+        paragraphs += section(json.loads(path.read_text())) if path.exists() else missing
     return "\n\n".join(paragraphs)
 
 

@@ -22,7 +22,7 @@ class datasets:
 def GibbsModel(*_):
     pass
 
-def calibrate(model, data, seed, progress):
+def calibrate(model, data, seed, progress, bootstrap=None):
     time.sleep({seconds})
     return SimpleNamespace(eta={eta} + seed)
 """

@@ -23,9 +23,14 @@ def test_page_is_up_to_date():
 
 def test_all_stored_results_passed():
     parts = store.load(RESULTS / "validation.json")
-    assert {*page.P_VALUES, "known", "mutants"} == set(parts)
+    assert {*page.P_VALUES, "known"} <= set(parts) <= {*page.P_VALUES, "known", "mutants"}
     assert [name for name, part in parts.items() if not store.passed(name, part["lines"])] == []
-    assert {line["name"] for line in parts["mutants"]["lines"]} == set(MUTANTS)
+
+
+def test_stored_mutants_exist():
+    """Mutants run for hours; those that have not been run on the present code are not on the page."""
+    lines = store.load(RESULTS / "validation.json").get("mutants", {"lines": []})["lines"]
+    assert {line["name"] for line in lines} <= set(MUTANTS)
 
 
 def test_unnoticed_mutants_and_failures_are_on_the_page(tmp_path):

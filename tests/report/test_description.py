@@ -105,7 +105,8 @@ def test_bootstraps(bootstrap, expected):
     ],
 )
 def test_samplers(sampler, expected):
-    assert description(settings={"seed": 0, "sampler": sampler}).endswith(expected)
+    audited = {"audited": "HPD"} if getattr(sampler, "audit", False) else {}
+    assert description(settings={"seed": 0, "sampler": sampler, **audited}).endswith(expected)
 
 
 @pytest.mark.parametrize(
