@@ -53,7 +53,7 @@ bench: .venv/installed  ## Measure speed as ratios; minutes. Options: python -m 
 bench-compare: .venv/installed  ## Compare the speed of two source trees: make bench-compare OLD=path/to/src
 	$(BIN)/python -m benchmarks.compare $(OLD)
 
-sensitivity: .venv/installed  ## Vary the tuning constants and compare eta and time; about an hour.
+sensitivity: .venv/installed  ## Vary the tuning constants and compare eta and time; hours.
 	$(BIN)/python -m benchmarks.sensitivity
 
 ## Correctness and robustness

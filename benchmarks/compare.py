@@ -138,9 +138,7 @@ def table(results: Sequence[dict[str, Any]]) -> Table:
         )
         for result in results
     ]
-    return Table(
-        ("problem", "old, s", "new, s", "old / new (quartiles)", "first call: old and new, s", "same eta"), rows
-    )
+    return Table(("problem", "old, s", "new, s", "old / new (quartiles)", "first calls, s", "same eta"), rows)
 
 
 def main() -> None:

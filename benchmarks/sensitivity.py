@@ -1,8 +1,8 @@
 """Vary the tuning constants of the library, and compare the learning rate and the time with the defaults.
 
-    python -m benchmarks.sensitivity                        # all constants, about an hour; stores
-    results/sensitivity.json python -m benchmarks.sensitivity --only transport       # constants whose name contains a
-    text python -m benchmarks.sensitivity --print                # print the stored table
+    python -m benchmarks.sensitivity                          # all constants, hours; stores results/sensitivity.json
+    python -m benchmarks.sensitivity --only transport curve   # constants whose path contains one of these texts
+    python -m benchmarks.sensitivity --print                  # print the stored table
 
 Each value is tried in a fresh process, which replaces the constant (usually a field of a `CONFIG` object) before
 anything is traced. The difference of eta from the default is given in units of its standard error `eta_se`: all values
@@ -235,7 +235,7 @@ def measure(constants: Sequence[Constant], path: Path, console: Console) -> dict
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="vary only the constants whose path contains this text")
+    parser.add_argument("--only", nargs="+", default=[""], help="vary the constants whose path contains one of these")
     parser.add_argument("--out", type=Path, default=RESULTS / "sensitivity.json")
     parser.add_argument("--print", action="store_true", help="print the stored table and run nothing")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
@@ -250,7 +250,7 @@ def main() -> None:
     elif options.print:
         console.print(table(json.loads(options.out.read_text())).rich())
     else:
-        selected = [constant for constant in CONSTANTS if options.only in constant.path]
+        selected = [constant for constant in CONSTANTS if any(text in constant.path for text in options.only)]
         console.print(table(measure(selected, options.out, console)).rich())
 
 

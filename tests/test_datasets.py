@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibayes.datasets import ALL_PREDICTORS, HEART_DISEASE_PREDICTORS, heart_disease, median_regression
+from calibayes.datasets import (
+    HEART_DISEASE_ALL_PREDICTORS,
+    HEART_DISEASE_PAPER_PREDICTORS,
+    heart_disease,
+    median_regression,
+)
 
 # z scores of The Elements of Statistical Learning, table 4.2 (logistic regression on the paper's seven predictors).
 Z_SCORES = {
@@ -26,7 +31,7 @@ def test_numbers_of_cases_and_family_histories_are_the_published_ones():
     x, y = heart_disease()
     assert set(y) == {-1.0, 1.0}
     assert (y == 1).sum() == 160
-    famhist = x[:, 1 + HEART_DISEASE_PREDICTORS.index("famhist")]
+    famhist = x[:, 1 + HEART_DISEASE_PAPER_PREDICTORS.index("famhist")]
     assert len(np.unique(famhist)) == 2
     assert (famhist > 0).sum() == 192
 
@@ -40,13 +45,13 @@ def test_logistic_regression_reproduces_the_published_z_scores():
         information = x.T @ (x * (p * (1 - p))[:, None])
         theta += np.linalg.solve(information, x.T @ ((y + 1) / 2 - p))
     z = theta / np.sqrt(np.diag(np.linalg.inv(information)))
-    np.testing.assert_allclose(z[1:], [Z_SCORES[name] for name in HEART_DISEASE_PREDICTORS], atol=6e-4)
+    np.testing.assert_allclose(z[1:], [Z_SCORES[name] for name in HEART_DISEASE_PAPER_PREDICTORS], atol=6e-4)
 
 
 def test_predictors_are_in_the_requested_order():
     complete, _ = heart_disease("all")
     selected, _ = heart_disease(("age", "typea"))
-    expected = complete[:, [1 + ALL_PREDICTORS.index(name) for name in ("age", "typea")]]
+    expected = complete[:, [1 + HEART_DISEASE_ALL_PREDICTORS.index(name) for name in ("age", "typea")]]
     np.testing.assert_array_equal(selected[:, 1:], expected)
 
 

@@ -32,17 +32,19 @@ def write(results: Path, docs: Path) -> list[Path]:
     return [page, *(docs / _plot_name(name) for name, report in reports.items() if "scaling" in report.parts)]
 
 
-_INTRODUCTION = """# Speed
+_INTRODUCTION = """# Performance
 
-Every number on this page is a ratio of two quantities measured in one run, in turns, on one machine, except where the
-baseline is a fixed time or amount of memory. The ratio is baseline to ours: 10 means that ours takes a tenth. A goal is
-the smallest ratio, or the largest slope, that is aimed at. Compilation is counted only under "Cold start". Absolute
-times are given for scale.
+Times are compared side by side in one run on one machine. The ratio is the time of the baseline divided by ours, so 10
+means that ours takes a tenth of the time. Some baselines are a fixed second, minute or size of memory. A goal is the
+smallest ratio, or the largest slope, that we aim at. Compilation is excluded, except in "Cold start".
 
-    python -m benchmarks.speed                                    # minutes; --quick for less, --only engine for one
-    part python -m benchmarks.speed --json results/bench_cpu.json      # store the measurements python -m
-    benchmarks.speed --only large                       # a million observations; runs only on request make bench-page
-    # write the tables and plots below
+```console
+$ python -m benchmarks.speed                                # minutes; --quick takes less
+$ python -m benchmarks.speed --only engine                  # one part
+$ python -m benchmarks.speed --only large                   # a million observations
+$ python -m benchmarks.speed --json results/bench_cpu.json  # store the measurements
+$ make bench-page                                           # write the tables below
+```
 
 """
 

@@ -19,7 +19,7 @@ class LiveLine(Progress):
     show : bool
         Whether to show anything.
     n_draws : int
-        Number of particles per replicate, to which the effective sample size is related.
+        Number of particles per replicate, by which the displayed effective sample size is divided.
     """
 
     def __init__(self, show: bool, n_draws: int):

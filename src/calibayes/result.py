@@ -206,7 +206,7 @@ class Result:
     def at(self, level: float | None = None, region: str | Region | None = None) -> "Result":
         """Calibrate for another level or another region, from the same particles.
 
-        The audit of `sampler="auto"` is not repeated: it was made for the original region.
+        The check of `sampler="auto"` against an independent sampler (the audit) is not repeated.
 
         Parameters
         ----------

@@ -122,7 +122,7 @@ def from_library(value: object) -> bool:
 
 
 def _expand_helper(value: object, callers: tuple[FunctionType, ...]) -> Any:
-    """Replace a user's function by its code and captured values, and a recursive one by an object equal to nothing."""
+    """Replace a user's function by its code and captured values; a recursive one by an object that equals no other."""
     if type(value) is not FunctionType or from_library(value):
         return value
     return object() if value in callers else (value.__code__, *captured_values(value, callers))

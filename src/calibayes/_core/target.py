@@ -39,9 +39,9 @@ class TargetConfig:
     """Tuning constants of the construction of a target."""
 
     reference_observations: int = 2**16
-    """Number of observations to which the initial reference is fitted by least squares, of at least twice as many. The
-    reference only has to be near the posterior; it is recentred later. Order-of-magnitude choice; it affects results by
-    rounding only."""
+    """The initial reference, the point that risks are relative to, is fitted by least squares. With at least twice this
+    many observations, a subsample of this size is used: the reference only has to be near the posterior, and is
+    recentred later. Order-of-magnitude choice; it affects results by rounding only."""
 
 
 CONFIG = TargetConfig()

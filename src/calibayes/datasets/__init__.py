@@ -8,12 +8,18 @@ from importlib import resources
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["ALL_PREDICTORS", "HEART_DISEASE_PREDICTORS", "TRUE_THETA", "heart_disease", "median_regression"]
+__all__ = [
+    "HEART_DISEASE_ALL_PREDICTORS",
+    "HEART_DISEASE_PAPER_PREDICTORS",
+    "TRUE_THETA",
+    "heart_disease",
+    "median_regression",
+]
 
-HEART_DISEASE_PREDICTORS = ("sbp", "tobacco", "ldl", "famhist", "obesity", "alcohol", "age")
+HEART_DISEASE_PAPER_PREDICTORS = ("sbp", "tobacco", "ldl", "famhist", "obesity", "alcohol", "age")
 """Predictors of the heart disease data in the paper."""
 
-ALL_PREDICTORS = ("sbp", "tobacco", "ldl", "adiposity", "famhist", "typea", "obesity", "alcohol", "age")
+HEART_DISEASE_ALL_PREDICTORS = ("sbp", "tobacco", "ldl", "adiposity", "famhist", "typea", "obesity", "alcohol", "age")
 """All predictors of the heart disease data."""
 
 TRUE_THETA = (2.0, 1.0)
@@ -95,11 +101,12 @@ def heart_disease(
     >>> X.shape, int((y == 1).sum())
     ((462, 8), 160)
     """
-    by_name = {"paper": HEART_DISEASE_PREDICTORS, "all": ALL_PREDICTORS}
+    by_name = {"paper": HEART_DISEASE_PAPER_PREDICTORS, "all": HEART_DISEASE_ALL_PREDICTORS}
     selected = by_name.get(predictors) if isinstance(predictors, str) else predictors
-    if selected is None or not set(selected) <= set(ALL_PREDICTORS):
+    if selected is None or not set(selected) <= set(HEART_DISEASE_ALL_PREDICTORS):
         raise ValueError(
-            f"predictors must be 'paper', 'all' or names among {', '.join(ALL_PREDICTORS)}; got {predictors!r}."
+            f"predictors must be 'paper', 'all' or names among {', '.join(HEART_DISEASE_ALL_PREDICTORS)}; "
+            f"got {predictors!r}."
         )
     with resources.files(__package__).joinpath("heart_disease.csv").open() as file:
         header = file.readline().strip().split(",")

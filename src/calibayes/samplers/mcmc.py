@@ -51,7 +51,7 @@ class MCMCState(eqx.Module):
     invalid: Int[Array, ""]
     """Number of proposals so far at which the loss was NaN."""
     acceptance: Float[Array, ""]
-    """Mean acceptance rate of the last kept draws."""
+    """Mean acceptance rate of the draws kept at the latest learning rate."""
 
 
 class MCMC(Sampler[MCMCState]):

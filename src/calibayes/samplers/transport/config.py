@@ -132,8 +132,8 @@ class PoolConfig:
     """The pool of draws on the data (`pool.py`, `sampler.py`)."""
 
     eta_step: float = 2.5
-    """Pools are made at powers of this factor times the matching learning rate. A map then rescales the pool by at most
-    sqrt(2.5) in eta, well within the factor of two beyond which weights have infinite variance."""
+    """Pools are made at the matching learning rate times integer powers of this factor. A map then rescales the
+    pool by at most sqrt(2.5) in eta, well within the factor of two beyond which weights have infinite variance."""
     max_rounds: int = 3
     """Rounds of rejuvenation until the populations agree."""
     max_r_hat: float = 1.02
@@ -146,7 +146,8 @@ class ImportanceConfig:
     """Adaptive importance sampling of log-concave posteriors (`importance.py`)."""
 
     df: int = 8
-    """Degrees of freedom of the Student t proposal. Even, so that its chi-squared variable is a product of uniforms."""
+    """Degrees of freedom of the Student t proposal. Even, so that its chi-squared variable is -2 times
+    the logarithm of a product of uniforms."""
     min_step_ess: float = 0.05
     """A step of eta keeps at least this share of the effective sample size of the current draws."""
     n_candidate_steps: int = 64
@@ -155,15 +156,15 @@ class ImportanceConfig:
     """Difference of the logarithms of two neighbouring candidate steps. The shortest is exp(-63 * 0.35) = 3e-10 of the
     distance."""
     min_stage_ess: float = 0.1
-    """ESS that the draws at an intermediate goal must have."""
+    """Smallest ESS at a goal. Goals are the learning rates to which the proposal is adapted in turn."""
     min_pool_ess: float = 0.4
     """ESS that the draws of the pool must have in every population."""
     degenerate_stage_ess: float = 0.02
     """ESS below which the adaptation has failed."""
-    max_adaptations: int = 80
-    """Largest number of proposals in one adaptation."""
+    max_proposal_fits: int = 80
+    """Largest number of times that the proposal distribution is refitted in one call."""
     max_goal_fits: int = 3
-    """Largest number of proposals at one goal."""
+    """Largest number of times that the proposal distribution is refitted at one goal."""
     max_parameters: int = 50
     """Largest number of parameters. Half of the draws of a Student t with 8 degrees of freedom are effective for a
     normal posterior of 50 parameters, and fewer for more."""

@@ -191,7 +191,7 @@ def _adapt(
 
     def not_done(state: AdaptiveState):
         degenerate = ~(state.ess >= constants.degenerate_stage_ess * n_draws)
-        failed = degenerate | (state.step >= constants.max_adaptations) | (state.goal_fits >= constants.max_goal_fits)
+        failed = degenerate | (state.step >= constants.max_proposal_fits) | (state.goal_fits >= constants.max_goal_fits)
         return ~state.done & ~failed
 
     def adapt_once(state: AdaptiveState) -> AdaptiveState:

@@ -74,7 +74,7 @@ def move_populations(key: PRNGKeyArray, initial: InitialDraws, eta: float) -> In
 
 
 def _sample_from_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float]:
-    """Sample populations from the prior to the matching learning rate, on a subsample of many observations first."""
+    """Sample populations from the prior to the matching eta, on a subsample first if there are many observations."""
     match_key, subsample_key, resample_key = _split_twice(key)
     n_subsample = subsample_size(target.dim)
     if target.reference_loss.size > 2 * n_subsample and int(target.counts.n) > 2 * n_subsample:
@@ -85,7 +85,7 @@ def _sample_from_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> t
             # Such as exhausted memory, which sampling with all observations would not avoid.
             raise
         except RuntimeError:
-            # The posterior does not follow the subsample; the informative observations may be rare.
+            # Sampling on the subsample failed, perhaps because informative observations are rare: use all of them.
             return _sample_to_match(match_key, target, n_particles)
         populations = population_target(target.recentre(posterior_mean(subsample, particles)))
         extended = extend_to_all_observations(resample_key, populations, subsample, particles, eta)
