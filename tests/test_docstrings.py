@@ -28,6 +28,7 @@ from types import ModuleType
 import jax
 import jax.numpy as jnp
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -191,6 +192,7 @@ def _default_settings():
     mpl.use("Agg")
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
+    plt.close("all")
 
 
 @pytest.fixture(scope="module")

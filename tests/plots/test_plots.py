@@ -31,7 +31,8 @@ def headless():
 
 @pytest.fixture(autouse=True)
 def render_figures():
-    """Render every figure of a test."""
+    """Render every figure of a test; close those that other tests left open first."""
+    plt.close("all")
     yield
     for number in plt.get_fignums():
         plt.figure(number).canvas.draw()

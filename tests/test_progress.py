@@ -1,0 +1,33 @@
+"""Display of a running calibration."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from calibayes.progress import LiveLine
+
+
+@pytest.fixture
+def stream(monkeypatch):
+    """Output of a terminal."""
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=120)
+    monkeypatch.setattr("calibayes.progress.Console", lambda stderr: console)
+    return stream
+
+
+def test_terminal_shows_iteration_and_phase(stream):
+    with LiveLine(True, n_draws=200) as live:
+        live.phase("bootstrap replicates")
+        live.iteration(3, 1.5, 0.95, 50.0)
+        live.share(0.5)
+    text = stream.getvalue()
+    assert "iteration   3  eta 1.5  coverage 0.950  ESS  25%" in text
+    assert "bootstrap replicates" in text
+
+
+def test_nothing_is_shown_without_progress(stream):
+    with LiveLine(False, n_draws=200) as live:
+        live.iteration(1, 1.0, 0.9, 100.0)
+    assert stream.getvalue() == ""
