@@ -209,26 +209,44 @@ def _cells(default: dict[str, Any], changed: dict[str, Any]) -> list[str]:
     return cells
 
 
-def measure(constants: Sequence[Constant], path: Path, console: Console) -> dict[str, Any]:
-    """Measure the defaults and every value; store after each process, and keep stored values of other constants."""
+def measure(constants: Sequence[Constant], path: Path, console: Console, *, resume: bool = False) -> dict[str, Any]:
+    """Measure the defaults and every value, and store the result after each process.
+
+    Parameters
+    ----------
+    constants : sequence of Constant
+        Constants to vary. Stored values of other constants are kept.
+    path : Path
+        File of the results.
+    console : Console
+        Where progress is printed.
+    resume : bool
+        Whether to keep all stored values, to continue an interrupted run of the same source code. Default: False.
+
+    Returns
+    -------
+    dict
+        The content of the file.
+    """
     from calibayes._backend.versions import versions
 
+    previous = json.loads(path.read_text()) if path.exists() else {"constants": []}
     stored: dict[str, Any] = {"machine": machine(), **versions(), "seeds": SEEDS}
-    stored["defaults"] = run_worker("", None)
+    stored["defaults"] = previous["defaults"] if resume and "defaults" in previous else run_worker("", None)
     if "error" in stored["defaults"]:
         raise RuntimeError(f"the calibrations with default constants failed: {stored['defaults']['error']}")
-    previous = json.loads(path.read_text())["constants"] if path.exists() else []
-    selected = {constant.path for constant in constants}
-    stored["constants"] = [entry for entry in previous if entry["path"] not in selected]
-    for constant in constants:
-        for value in constant.values_to_try():
-            entry = {"path": constant.path, "default": constant.default(), "value": value}
-            stored["constants"].append(entry | run_worker(constant.path, value))
-            write_json(path, stored)
-            console.print(f"{constant.path} {value}", highlight=False)
-    order = [constant.path for constant in CONSTANTS]
-    stored["constants"].sort(key=lambda entry: order.index(entry["path"]) if entry["path"] in order else len(order))
-    write_json(path, stored)
+    pending = [(constant, value) for constant in constants for value in constant.values_to_try()]
+    measured = {(entry["path"], entry["value"]) for entry in previous["constants"] if resume}
+    pending = [(constant, value) for constant, value in pending if (constant.path, value) not in measured]
+    replaced = {constant.path for constant in constants if not resume}
+    stored["constants"] = [entry for entry in previous["constants"] if entry["path"] not in replaced]
+    order = {constant.path: i for i, constant in enumerate(CONSTANTS)}
+    for constant, value in pending:
+        entry = {"path": constant.path, "default": constant.default(), "value": value}
+        stored["constants"].append(entry | run_worker(constant.path, value))
+        stored["constants"].sort(key=lambda entry: order.get(entry["path"], len(order)))
+        write_json(path, stored)
+        console.print(f"{constant.path} {value}", highlight=False)
     return stored
 
 
@@ -237,6 +255,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[""], help="vary the constants whose path contains one of these")
     parser.add_argument("--out", type=Path, default=RESULTS / "sensitivity.json")
+    parser.add_argument("--resume", action="store_true", help="continue an interrupted run of the same source code")
     parser.add_argument("--print", action="store_true", help="print the stored table and run nothing")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -251,7 +270,7 @@ def main() -> None:
         console.print(table(json.loads(options.out.read_text())).rich())
     else:
         selected = [constant for constant in CONSTANTS if any(text in constant.path for text in options.only)]
-        console.print(table(measure(selected, options.out, console)).rich())
+        console.print(table(measure(selected, options.out, console, resume=options.resume)).rich())
 
 
 if __name__ == "__main__":

@@ -80,3 +80,5 @@ def test_results_are_stored_and_tabulated(monkeypatch, tmp_path):
         ["solve.curve:CONFIG.n_points", "15 -> 50", "no memory", ""],
         ["other:CONFIG.gone", "1 -> 2", "+0.00 (not converged)", "2.00"],
     ]
+    monkeypatch.setattr(sensitivity, "run_worker", lambda *key: pytest.fail(f"{key} was run again"))
+    assert sensitivity.measure(constants, path, Console(quiet=True), resume=True) == stored
