@@ -10,6 +10,7 @@ from benchmarks.common import Marks, Table
 from benchmarks.validate import store
 from benchmarks.validate.exact import STEPS as EXACT_STEPS
 from benchmarks.validate.geweke import STEPS as GEWEKE_STEPS
+from benchmarks.validate.mutants import MUTANTS
 from benchmarks.validate.sbc import DRAWS
 from studies.store import Store
 from studies.tables import NAMES, cells
@@ -125,8 +126,8 @@ def _mutants(lines: Lines) -> str:
         rows.append([f"`{module}`", f"{noticed} of {len(selected)}", descriptions])
     missed = "".join(f"\n- not noticed: {line['description']} (`{line['target']}`)" for line in survivors)
     return (
-        f"## Deliberate errors\n\n{len(lines) - len(survivors)} of {len(lines)} were noticed by a test that passes "
-        f"without them.{missed}\n\n{Table(['module', 'noticed', 'errors'], rows).markdown()}"
+        f"## Deliberate errors\n\nOf {len(MUTANTS)} deliberate errors, {len(lines)} have been run on this version; "
+        f"{len(lines) - len(survivors)} of these were noticed by a test that passes without them.{missed}\n\n{Table(['module', 'noticed', 'errors'], rows).markdown()}"
     )
 
 
