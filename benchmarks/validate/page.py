@@ -127,7 +127,8 @@ def _mutants(lines: Lines) -> str:
     missed = "".join(f"\n- not noticed: {line['description']} (`{line['target']}`)" for line in survivors)
     return (
         f"## Deliberate errors\n\nOf {len(MUTANTS)} deliberate errors, {len(lines)} have been run on this version; "
-        f"{len(lines) - len(survivors)} of these were noticed by a test that passes without them.{missed}\n\n{Table(['module', 'noticed', 'errors'], rows).markdown()}"
+        f"{len(lines) - len(survivors)} of these were noticed by a test that passes without them.{missed}"
+        f"\n\n{Table(['module', 'noticed', 'errors'], rows).markdown()}"
     )
 
 
