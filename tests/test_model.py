@@ -96,3 +96,8 @@ def test_prior_and_dim_must_agree():
     numpyro = pytest.importorskip("numpyro.distributions")
     prior = numpyro.MultivariateNormal(np.zeros(3, np.float32), np.eye(3, dtype=np.float32))
     assert cb.GibbsModel(loss, prior).dim == 3
+
+
+def test_prior_for_no_parameters_is_rejected():
+    with pytest.raises(ValueError, match="prior must be for at least one parameter"):
+        cb.GibbsModel(LOSS, cb.priors.Normal(scale=np.ones(0)))

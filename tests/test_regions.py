@@ -121,3 +121,13 @@ def test_invalid_regions_are_rejected():
         regions.Interval(2).check(2)
     with pytest.raises(ValueError, match="scalar"):
         regions.Functional(lambda theta: theta).check(2)
+
+
+def test_unavailable_region_has_no_critical_level():
+    cloud, root = normal_cloud(5, 20)
+    region = regions.UnavailableRegion("Functional")
+    levels = np.asarray(region.critical_level(cloud, point_at(np.zeros(3), root, 5)))
+    assert levels.shape == (5,)
+    assert np.isnan(levels).all()
+    with pytest.raises(ValueError, match="region Functional of a loaded result is known only by its name"):
+        region.check(3)

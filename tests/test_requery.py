@@ -127,6 +127,10 @@ def test_intervals_at_a_lower_level_are_narrower(result, intervals):
     assert (np.diff(np.asarray(narrower)) < 0.6 * np.diff(np.asarray(intervals))).all()
 
 
+def test_intervals_at_another_level_are_computed_once(result):
+    assert result.intervals(0.8) is result.intervals(0.8)
+
+
 def test_intervals_print_as_a_table(intervals):
     lines = repr(intervals).splitlines()
     assert lines[0].split() == ["95%", "low", "95%", "high", "eta", "se"]
@@ -179,7 +183,7 @@ def test_pickled_result_has_no_particles(result):
     # Intervals that were computed before are kept.
     np.testing.assert_array_equal(loaded.intervals().bounds, intervals.bounds)
     for question in (loaded.at, partial(loaded.intervals, 0.8), loaded.validate):
-        with pytest.raises(RuntimeError, match=r"copied or loaded.*Calibrate again"):
+        with pytest.raises(RuntimeError, match=r"copied or loaded.*Run `calibrate` again"):
             question()
 
 

@@ -75,7 +75,8 @@ class Bootstrap(eqx.Module):
         Returns
         -------
         Array of shape (N,)
-            Count of each observation. Counts need not be integers; their expectation should be one.
+            Count of each observation. Counts need not be integers. Their expectation should be one, unless the
+            replicates are meant to have fewer observations than the data (see `Multinomial`).
         """
 
     def check(self, n: int) -> None:
@@ -114,7 +115,7 @@ class Bootstrap(eqx.Module):
 class Multinomial(Bootstrap):
     r"""Efron's bootstrap: observations drawn with replacement.
 
-    This is the bootstrap of the paper. With `size` it is the m-out-of-n bootstrap.
+    This is the bootstrap of Tanaka (2024). With `size` it is the m-out-of-n bootstrap.
 
     Parameters
     ----------

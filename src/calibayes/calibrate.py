@@ -1,4 +1,7 @@
-"""`calibrate`: validate the input, assemble the problem, solve it and wrap the result; the paper's two algorithms."""
+"""`calibrate`: validate the input, assemble the problem, solve it and wrap the result.
+
+`gpc_smc` and `gpc_mcmc` are the two algorithms of Tanaka (2024), arXiv:2404.16528.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -79,8 +82,8 @@ def calibrate(
     model : GibbsModel
         Loss and prior.
     data : (X, y) or pytree of arrays
-        `(X, y)` for linear losses; otherwise a pytree of arrays whose first axis is the observations. pandas and polars
-        frames are accepted.
+        `(X, y)` for losses of a linear prediction (`calibayes.losses.LinearLoss`); otherwise a pytree of arrays whose
+        first axis is the observations. pandas and polars frames are accepted.
     level : float
         Credible level that coverage should equal. Default: 0.95.
     region : str or Region
@@ -212,14 +215,14 @@ def calibrate(
 
 
 def gpc_smc(model: GibbsModel, data: object, *, seed: object = 0, n_particles: int = 1000, **options: Any) -> Result:
-    """Run generalized posterior calibration by sequential Monte Carlo with the paper's settings (figure 3).
+    """Run generalized posterior calibration by sequential Monte Carlo with the settings of Tanaka (2024, figure 3).
 
     Parameters
     ----------
     model, data, seed
         As for `calibrate`.
     n_particles : int
-        Particles per replicate. The paper uses 1,000 for quantile regression and 4,000 for the SVM. Default: 1,000.
+        Particles per replicate. Tanaka (2024) uses 1,000 for quantile regression and 4,000 for the SVM. Default: 1,000.
     **options
         Further arguments of `calibrate`. The default region is "box", the default bootstrap has 500 replicates.
 
@@ -250,7 +253,9 @@ def gpc_mcmc(
     kernel: Kernel | None = None,
     **options: Any,
 ) -> Result:
-    """Run generalized posterior calibration by MCMC with the paper's settings (figure 1).
+    """Run generalized posterior calibration by MCMC (Syring and Martin 2019).
+
+    The default settings are those of Tanaka (2024, figure 1).
 
     Parameters
     ----------
@@ -259,7 +264,7 @@ def gpc_mcmc(
     n_draws : int
         Draws kept of each replicate's chain. Default: 20,000.
     kernel : Kernel, optional
-        Markov kernel. Default: `kernels.RAM()`; for the SVM the paper uses `kernels.PolsonScott()`.
+        Markov kernel. Default: `kernels.RAM()`; for the SVM Tanaka (2024) uses `kernels.PolsonScott()`.
     **options
         Further arguments of `calibrate`. The default region is "box", the default bootstrap has 500 replicates.
 
@@ -270,6 +275,7 @@ def gpc_mcmc(
     References
     ----------
     Syring and Martin (2019), Biometrika 106, 479-486.
+    Tanaka (2024), arXiv:2404.16528.
 
     Examples
     --------

@@ -145,10 +145,12 @@ def to_datatree(result: Result) -> DataTree:
         )
         datasets[name].attrs = {}
     datasets["posterior"].attrs = _attributes(result)
-    if result.kept is not None:
+    if result.computed_intervals is not None:
         datasets["intervals"].attrs = {
-            "status": json.dumps([status.name for status in result.kept.status]),
-            "diagnostics": json.dumps([encode_diagnostics(diagnostics) for diagnostics in result.kept.diagnostics]),
+            "status": json.dumps([status.name for status in result.computed_intervals.status]),
+            "diagnostics": json.dumps(
+                [encode_diagnostics(diagnostics) for diagnostics in result.computed_intervals.diagnostics]
+            ),
         }
     return DataTree.from_dict(datasets)
 
@@ -165,11 +167,11 @@ def _groups(result: Result) -> dict[str, dict[str, Any]]:
         "trace": {name: np.array([getattr(record, name) for record in trace]) for name in _TRACE_FIELDS},
         "estimate": {"theta": result.estimate},
     }
-    if curve.in_groups is not None:
-        groups["bootstrap"]["critical_level"] = curve.in_groups
+    if curve.first_critical_levels is not None:
+        groups["bootstrap"]["critical_level"] = curve.first_critical_levels
     groups["trace"]["intervals"] = np.array([record.intervals for record in trace])
-    if result.kept is not None:
-        groups["intervals"] = {name: getattr(result.kept, name) for name in ("bounds", *_INTERVAL_FIELDS)}
+    if result.computed_intervals is not None:
+        groups["intervals"] = {name: getattr(result.computed_intervals, name) for name in ("bounds", *_INTERVAL_FIELDS)}
     return groups
 
 
@@ -203,7 +205,7 @@ def _attributes(result: Result) -> dict[str, Any]:
         "n_replicates": result.coverage.n_replicates,
         "status": result.status.name,
         "diagnostics": json.dumps(encode_diagnostics(result.diagnostics)),
-        "n_groups": result.curve.n_groups,
+        "n_groups": result.curve.n_populations,
         "settings": json.dumps(_settings(result)),
         **result.versions,
     }
@@ -255,14 +257,14 @@ def from_datatree(tree: DataTree) -> Result:
     )
 
 
-def _curve(curve: Dataset, bootstrap: Dataset, level: float, n_groups: int) -> Curve:
+def _curve(curve: Dataset, bootstrap: Dataset, level: float, n_populations: int) -> Curve:
     return Curve(
         etas=curve["learning_rate"].values,
         critical_levels=curve["critical_level"].values,
         ess=curve["ess"].values,
         level=level,
-        n_groups=n_groups,
-        in_groups=bootstrap["critical_level"].values if "critical_level" in bootstrap else None,
+        n_populations=n_populations,
+        first_critical_levels=bootstrap["critical_level"].values if "critical_level" in bootstrap else None,
     )
 
 

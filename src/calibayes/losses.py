@@ -1,8 +1,9 @@
 r"""Losses that define a generalized posterior.
 
 The generalized posterior with learning rate $\eta$ is proportional to $\exp\{-\eta \sum_i r_i(\theta)\}\, p(\theta)$
-(paper, section 1). A *linear* loss is $r_i(\theta) = \rho(x_i^\top\theta, y_i)$ for a scalar function $\rho$, and is
-evaluated by fast matrix products. Any other function of `(theta, datum)` is a `Generic` loss.
+(Tanaka 2024, section 1). A *loss of a linear prediction* (`LinearLoss`) is $r_i(\theta) = \rho(x_i^\top\theta, y_i)$
+for a scalar function $\rho$, and is evaluated by fast matrix products. Any other function of `(theta, datum)` is a
+`Generic` loss.
 
 The parameters of a loss, such as `tau`, are leaves of its pytree: a new value does not recompile anything.
 """
@@ -48,8 +49,8 @@ class Quantile(_LocationLoss):
 
     Notes
     -----
-    With the residual $u = y - x^\top\theta$ the loss is $\rho_\tau(u) = \max\{\tau u, (\tau - 1) u\}$ (paper, section
-    3.1). `Quantile(0.5)` is half the absolute error.
+    With the residual $u = y - x^\top\theta$ the loss is $\rho_\tau(u) = \max\{\tau u, (\tau - 1) u\}$ (Tanaka
+    2024, section 3.1). `Quantile(0.5)` is half the absolute error.
 
     Examples
     --------
@@ -207,8 +208,8 @@ class Hinge(_MarginLoss):
 
     Notes
     -----
-    For a label $y$ of -1 or 1 the loss is $2 \max(0, 1 - y\, x^\top\theta)$, with the factor 2 of the paper (section
-    3.2).
+    For a label $y$ of -1 or 1 the loss is $2 \max(0, 1 - y\, x^\top\theta)$, with the factor 2 of Tanaka (2024,
+    section 3.2).
 
     Examples
     --------
@@ -245,7 +246,7 @@ class Logistic(_MarginLoss):
 
 
 class Linear(LinearLoss):
-    """Linear loss given by a scalar function of the prediction and the response.
+    """Loss of a linear prediction, given by a scalar function of the prediction and the response.
 
     Parameters
     ----------

@@ -25,8 +25,8 @@ class GibbsModel(eqx.Module):
         One of `calibayes.priors`, a NumPyro distribution, or any object with `log_prob(theta)` and
         `sample(key, shape)`.
     dim : int, optional
-        Number of parameters, K. Required if `loss` is a function and the prior does not determine it. For linear losses
-        it is the number of columns of X.
+        Number of parameters, K. Required if `loss` is a function and the prior does not determine it. For losses
+        of a linear prediction it is the number of columns of X.
 
     Attributes
     ----------

@@ -171,8 +171,8 @@ class Laplace(_Independent):
 
     Notes
     -----
-    The prior of the paper's support vector machine, $\exp(-\sum_k |\theta_k / \sigma_k| / \nu)$ (section 3.2), has
-    `scale` $\nu \sigma_k$.
+    The prior of the support vector machine of Tanaka (2024, section 3.2), $\exp(-\sum_k |\theta_k / \sigma_k| / \nu)$,
+    has `scale` $\nu \sigma_k$.
 
     Examples
     --------

@@ -211,7 +211,7 @@ class Box(Region):
 
     Notes
     -----
-    The joint posterior mass of the box is below the level. The numerical results of the paper correspond to this
+    The joint posterior mass of the box is below the level. The numerical results of Tanaka (2024) correspond to this
     region; see `Simultaneous` for a box whose joint mass is the level.
 
     Examples

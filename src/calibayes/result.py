@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 _NO_PARTICLES = "this result was copied or loaded, without its particles"
 _RECALIBRATE = (
-    "Calibrate again, as the end of its report says, and ask before you save it. Its draws, curve, intervals at one "
-    "eta and report are available."
+    "Run `calibrate` again (the call is at the end of the HTML report) and call this method before saving the result."
 )
 
 
@@ -143,7 +142,8 @@ class Result:
     names : list of str
         Names of the parameters.
     repaired_replicates : ndarray of int
-        Replicates, counted from 0, whose importance weights degenerated and which were resampled by SMC.
+        Replicates with degenerate importance weights, whose posterior was sampled again by SMC (the bootstrap counts
+        are unchanged). Index 0 is the first bootstrap replicate, not the data.
     region : Region
         Credible set that was calibrated.
     settings : dict
@@ -229,7 +229,8 @@ class Result:
     def intervals(self, level: float | None = None, of: object = None) -> "Intervals":
         """Return the interval of each parameter, calibrated at its own learning rate.
 
-        One joint eta does not calibrate every marginal interval: `marginal_intervals` are the joint posterior's.
+        One joint eta does not calibrate every marginal interval: `marginal_intervals` are computed from the posterior
+        at the joint eta.
 
         Parameters
         ----------
@@ -247,17 +248,19 @@ class Result:
         >>> np.asarray(result.intervals(of=[[1.0, 2.0]])).shape
         (1, 2)
         """
-        kept = self.kept
-        if of is None and kept is not None and level in (None, kept.level):
-            return kept
+        computed = self.computed_intervals
+        if of is None and computed is not None and level in (None, computed.level):
+            return computed
         if self.calibration is None:
-            has = "none were kept" if kept is None else f"only the parameters' at level {kept.level:g} were kept"
+            has = "none were kept"
+            if computed is not None:
+                has = f"only the parameters' at level {computed.level:g} were kept"
             raise RuntimeError(f"{_NO_PARTICLES}, and of its intervals {has}. {_RECALIBRATE}")
         return self.calibration.intervals(level, of)
 
     @property
-    def kept(self) -> "Intervals | None":
-        """The answer of `intervals()` at the result's own level, if it has been computed."""
+    def computed_intervals(self) -> "Intervals | None":
+        """Intervals that `intervals()` has already computed at the level of this result, or None."""
         return self.saved_intervals if self.calibration is None else self.calibration.computed_intervals.get(self.level)
 
     def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
@@ -331,7 +334,7 @@ class Result:
         return self.calibration
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"calibration": None, "saved_intervals": self.kept}
+        return self.__dict__ | {"calibration": None, "saved_intervals": self.computed_intervals}
 
     def __repr__(self) -> str:
         state = f"\n  NOT CONVERGED: {self.message}"
@@ -344,7 +347,11 @@ class Result:
 
     @property
     def means(self) -> Float[np.ndarray, " K"]:
-        """Posterior means: from all particles where that is the estimate, else from the draws."""
+        """Posterior means.
+
+        With `estimate="mean"` they are the point estimate, computed from all particles; otherwise they are the means of
+        `draws`.
+        """
         if str(self.settings.get("estimate")).strip("'") == "mean":
             return np.asarray(self.estimate, np.float64)
         return self.draws.mean(0)

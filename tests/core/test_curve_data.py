@@ -106,7 +106,7 @@ def test_empty_curve_has_no_answer():
 
 
 def test_band_contains_the_coverage_and_narrows_with_replicates():
-    curve = replace(grouped_curve(0, 0.0), n_groups=1)
+    curve = replace(grouped_curve(0, 0.0), n_populations=1)
     for level in (None, 0.9, 0.5):
         band, coverage = curve.band(level), curve.coverage(level)
         assert band.shape == (15, 2)
@@ -123,7 +123,7 @@ def test_band_contains_the_coverage_and_narrows_with_replicates():
 def test_band_is_wider_if_replicates_share_particles():
     curve = grouped_curve(0, 1.0)
     assert curve._design_effect(0.95) > 1.5
-    independent = replace(curve, n_groups=1)
+    independent = replace(curve, n_populations=1)
     assert (np.diff(curve.band())[5:10] > 1.15 * np.diff(independent.band())[5:10]).all()
 
 
@@ -151,7 +151,7 @@ def test_design_effect_is_the_increase_of_the_variance_of_coverage(curves):
 
     The estimate averages over levels from 0.90 to 0.975, where the increase differs somewhat: 25%.
     """
-    coverage = np.array([(curve.in_groups <= 0.95).mean() for curve in curves[0.25]])
+    coverage = np.array([(curve.first_critical_levels <= 0.95).mean() for curve in curves[0.25]])
     p = coverage.mean()
     increase = coverage.var() * B / (p * (1 - p))
     assert increase > 1.5

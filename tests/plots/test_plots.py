@@ -16,6 +16,7 @@ from calibayes import plots
 from calibayes._core.curve import Curve
 from calibayes._core.status import Status
 from calibayes.plots.density import density_estimate, highest_density_region
+from calibayes.plots.drawing import set_log_scale
 from calibayes.samplers.transport.repair import has_degenerate_weights
 
 LEVEL = 0.95
@@ -281,6 +282,25 @@ def test_density_is_normalized_and_respects_bounds():
     np.testing.assert_allclose(density[grid < 3], np.exp(-grid[grid < 3]), atol=0.1)
 
 
+def test_bounds_of_the_prior_are_not_those_of_an_intercept_of_raw_columns(loaded):
+    """The prior bounds the prediction at the means of the columns, not the intercept that is reported then."""
+    draws = np.random.default_rng(0).exponential(size=(2_000, 2))
+    model = cb.GibbsModel(cb.losses.Squared(), cb.priors.Uniform([0.0, 0.0], [100.0, 100.0]))
+    bounded = dataclasses.replace(loaded, draws=draws, risk=np.zeros(2_000), model=model)
+    centred = dataclasses.replace(bounded, settings=loaded.settings | {"centred": True})
+    for drawn, k, is_bounded in ((bounded, 0, True), (bounded, 1, True), (centred, 0, False), (centred, 1, True)):
+        grid = plots.posterior(drawn, k, before=None).lines[0].get_xdata()
+        assert (min(grid) > 0) == is_bounded
+
+
+def test_ticks_of_a_logarithmic_axis_are_at_1_2_and_5_over_several_decades():
+    _, ax = plt.subplots()
+    set_log_scale(ax, "x", np.array([0.02, 3.0]))
+    low, high = ax.get_xlim()
+    ticks = [tick for tick in ax.get_xticks() if low <= tick <= high]
+    np.testing.assert_allclose(ticks, [0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0])
+
+
 def test_highest_density_region_of_a_gaussian():
     rng = np.random.default_rng(2)
     root = np.array([[1.0, 0.0], [-2.97, 0.3]])
@@ -326,7 +346,7 @@ def test_fit_holds_other_columns_at_their_means(result):
 
 def test_fit_needs_a_linear_model_and_data(result, wide):
     generic = cb.GibbsModel(lambda theta, datum: jnp.square(datum - theta).sum(), cb.priors.Normal(), dim=1)
-    with pytest.raises(TypeError, match="linear loss"):
+    with pytest.raises(TypeError, match="loss of a linear prediction"):
         plots.fit(dataclasses.replace(result, model=generic))
     with pytest.raises(RuntimeError, match="without its model and data"):
         plots.fit(wide)
@@ -392,7 +412,7 @@ def test_diagnostics_if_all_replicates_have_mixed(result):
 
 
 def test_diagnostics_need_the_particles(loaded):
-    with pytest.raises(RuntimeError, match=r"(?i)calibrate again"):
+    with pytest.raises(RuntimeError, match=r"without its particles\. Run `calibrate` again"):
         plots.diagnostics(loaded)
 
 

@@ -16,6 +16,7 @@ from calibayes import report
 from calibayes._core.curve import Curve
 from calibayes._core.status import Code, Status
 from calibayes.io import StoredSetting
+from calibayes.report.figures import _decimals
 
 NASTY_NAME = "</script><b>&\"'"
 CITED = {"https://arxiv.org/abs/2404.16528", "https://doi.org/10.1093/biomet/asy054"}
@@ -321,3 +322,8 @@ def test_numbers_are_visible_without_javascript(result, page_path, open_page):
     assert page.locator("#table").is_visible()
     assert page.locator("noscript").is_visible()
     assert not page.locator("#slider").is_visible()
+
+
+@pytest.mark.parametrize(("deviation", "expected"), [(0.0, 6), (np.nan, 6), (np.inf, 6), (1e-20, 12), (1e9, 0)])
+def test_decimals_are_limited(deviation, expected):
+    assert _decimals(deviation) == expected

@@ -155,3 +155,11 @@ def test_stated_bound_needs_no_fallback():
     assert warned == []
     assert coverage_error(problem, result) < THREE_REPLICATES
     assert (result.draws > 0).all()
+
+
+def test_only_audited_transport_has_a_fallback():
+    for sampler in (cb.SMC(), cb.MCMC(), cb.Transport()):
+        assert sampler.fallback(2) is None
+    fallback = cb.Transport(n_particles=300, audit=True).fallback(2)
+    assert isinstance(fallback, cb.SMC)
+    assert (fallback.n_particles, fallback.start) == (300, "prior")

@@ -92,7 +92,7 @@ def test_bracket_closes_where_coverage_decreases_with_eta(first_eta):
     """Coverage that decreases more slowly than a normal posterior's: up to 14 doublings away it closes in 40 steps.
 
     Moves by a factor of 1.5 or more reach the other side in 24 steps, and from at most log 16 ten halvings reach 1%,
-    the width at which a bracket of this `closeness` counts as closed.
+    the width below which a bracket of this `closeness` is too narrow to search further.
     """
     search, root = cb.Bracket(closeness=4 * math.log(1.01)), 1.7
     state = search.init(first_eta)
@@ -128,18 +128,19 @@ def test_full_curve_near_its_crossing_gives_the_answer():
 @pytest.mark.parametrize("cheap", [True, False])
 @pytest.mark.parametrize("crosses", [True, False])
 def test_full_curves_that_disagree_close_the_bracket(cheap, crosses):
-    """Full curves place the crossing on alternating sides until the bracket is closed. The last curve then decides:
-    its crossing is the answer, however far away it is, or there is none.
+    """Full curves place the crossing on alternating sides until the bracket is too narrow to search further.
+
+    The last curve then decides: its crossing is the answer, however far away it is, or there is none.
     """
     search, middle = cb.Bracket(), 1.1
     state, n_observations = search.init(1.0), 0
     while state.status is None:
-        refined = state.request is Request.CURVE or (cheap and state.request is Request.CHEAPEST_CURVE)
-        closed = state.bracketed and state.high < 1.05 * state.low
+        refined = state.request is Request.CURVE or (cheap and state.request is Request.CURVE_IF_CHEAP)
+        narrow = state.bracketed and state.high < 1.05 * state.low
         crossing = state.eta * (1.3 if state.eta < middle else 1 / 1.3)
         if not refined:
             evaluation = crossing_at(state.eta, 1.05 * state.eta)
-        elif closed and not crosses:
+        elif narrow and not crosses:
             evaluation = off_curve(state.eta, 0.9, refined=True)
         else:
             evaluation = crossing_at(state.eta, crossing, refined=True, half_width=0.6)

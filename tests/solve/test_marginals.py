@@ -5,7 +5,9 @@ import pytest
 
 import calibayes as cb
 from calibayes._core.curve import Curve
+from calibayes.requery import Calibration, _Marginal
 from calibayes.solve.marginals import CONFIG, is_inside
+from calibayes.solve.problem import CoverageProblem, NotReachedError
 
 VECTORS = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 2.0], [1.0, -1.5]])
 
@@ -129,3 +131,23 @@ def test_particles_are_moved_towards_distant_combinations(result, monkeypatch):
     width = np.diff(near.bounds)
     np.testing.assert_allclose(moved.bounds / width, near.bounds / width, rtol=0, atol=0.08)
     assert moved.converged.all()
+
+
+def test_combinations_whose_learning_rate_is_not_reached_are_calibrated_separately(result, monkeypatch):
+    """If the sampler does not reach the learning rate that the particles are moved to, no further move is made."""
+    etas, separate = [], []
+
+    def not_reached(self, state, eta, *, refined=False):
+        etas.append(eta)
+        raise NotReachedError("not reached")
+
+    def answer_alone(self, level, vector):
+        separate.append(vector)
+        return _Marginal(np.zeros(2), 1.0, 0.1, cb.Status.CONVERGED, [])
+
+    monkeypatch.setattr("calibayes.requery.is_inside", lambda curve, eta: False)
+    monkeypatch.setattr(CoverageProblem, "evaluate", not_reached)
+    monkeypatch.setattr(Calibration, "_answer_alone", answer_alone)
+    result.intervals(of=VECTORS)
+    assert len(etas) == 1
+    np.testing.assert_array_equal(separate, VECTORS)

@@ -123,7 +123,7 @@ def start_of_refinement(tolerance=0.005):
     search = cb.RobbinsMonro()
     state = search.update(search.init(2.0), observe(2.0, 0.9, tolerance))
     state = search.update(state, observe(2.0, 0.9, tolerance, refined=True))
-    assert (state.eta, state.request, state.status) == (2.0, Request.CHEAPEST_CURVE, None)
+    assert (state.eta, state.request, state.status) == (2.0, Request.CURVE_IF_CHEAP, None)
     return search, state
 
 

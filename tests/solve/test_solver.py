@@ -198,8 +198,8 @@ def test_observation_answers_the_request(request_, refined, has_curve):
 
 
 @pytest.mark.parametrize("cheap", [True, False])
-def test_cheapest_curve_is_a_full_one_if_refinement_is_cheap(cheap):
-    solution = solve(Script(((0.8, Request.CHEAPEST_CURVE),)), 0.8, excess=1.3, cheap=cheap)
+def test_curve_if_cheap_is_a_full_one_if_refinement_is_cheap(cheap):
+    solution = solve(Script(((0.8, Request.CURVE_IF_CHEAP),)), 0.8, excess=1.3, cheap=cheap)
     (evaluation,) = OBSERVATIONS
     assert evaluation.refined is cheap
     # The result has a full curve of refined particles, whatever led to it.
@@ -245,6 +245,25 @@ def test_bracket_requests_rough_curves_first_and_a_full_curve_at_the_end():
     moves = CALLS.count("move")
     assert 1 <= moves <= 5
     assert CALLS.count("info") == moves + 1 + CALLS.count("refine")
+
+
+class EndsElsewhere(Script):
+    """End at a learning rate that was visited, but is neither the latest nor the one with the best coverage."""
+
+    def update(self, state, evaluation):
+        state = super().update(state, evaluation)
+        return state if state.status is None else replace(state, eta=self.requests[0][0])
+
+
+def test_answer_at_an_earlier_learning_rate_is_sampled_again():
+    """The solver keeps only the latest and the best iterate."""
+    script = tuple((eta, Request.COVERAGE) for eta in (0.01, 1.0, 30.0))
+    solution = solve(EndsElsewhere(script), 0.01, excess=1.1)
+    assert solution.iterate.status is cb.Status.CONVERGED
+    assert solution.iterate.eta == solution.iterate.sampled_eta == 0.01
+    assert solution.iterate.refined
+    assert [record.eta for record in solution.trace] == [0.01, 1.0, 30.0, 0.01]
+    assert CALLS[-3:] == ["move", "refine", "info"]
 
 
 # How a search ends without an answer
@@ -400,6 +419,25 @@ def test_interrupted_search_returns_the_best_iterate(monkeypatch, rule, owner, n
     assert iterate.eta in [record.eta for record in solution.trace]
     assert iterate.curve is not None
     assert np.isfinite(np.asarray(iterate.particles.theta)).all()
+
+
+class InterruptedAtTheEnd(Checkpoint):
+    def put(self, name, value):
+        if name == "solution":
+            raise KeyboardInterrupt
+        super().put(name, value)
+
+
+@pytest.mark.parametrize("out_of_sync", [False, True])
+def test_interrupt_while_the_answer_is_saved_keeps_it(monkeypatch, out_of_sync):
+    """The answer is complete; only if another process may not have it, the interrupt is raised."""
+    monkeypatch.setattr("calibayes.solve.solver.processes_out_of_sync", lambda error: out_of_sync)
+    solver = replace(make_solver(cb.Bracket()), checkpoint=InterruptedAtTheEnd())
+    if out_of_sync:
+        with pytest.raises(KeyboardInterrupt):
+            solver.solve(make_problem(), 1.0)
+    else:
+        assert solver.solve(make_problem(), 1.0).iterate.status is cb.Status.CONVERGED
 
 
 @pytest.mark.parametrize("name", ["draw_initial", "initial_eta", "init", "info"])

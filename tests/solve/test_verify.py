@@ -301,3 +301,25 @@ def test_unreliable_answer_makes_all_further_answers_unreliable(audits):
         intervals = result.intervals()
     assert intervals.status == [cb.Status.UNRELIABLE]
     assert [d.code for d in intervals.diagnostics[0]] == [cb.Code.AUDIT_FAILED]
+
+
+@pytest.mark.parametrize("error", [cb.CheckpointError("the disk is full"), KeyboardInterrupt()])
+def test_errors_that_other_processes_do_not_know_of_end_the_audit(audits, monkeypatch, error):
+    """A checkpoint that cannot be written, or an interrupt of one of several processes, is not a finding."""
+    audits.outcomes = [error]
+    monkeypatch.setattr(verify_module, "processes_out_of_sync", lambda error: isinstance(error, KeyboardInterrupt))
+    with pytest.raises(type(error)):
+        run(audited(replacement=ExactSampler.of_problem()))
+
+
+@pytest.mark.parametrize("error", [cb.CheckpointError("the disk is full"), KeyboardInterrupt()])
+def test_errors_that_other_processes_do_not_know_of_end_the_fallback(audits, monkeypatch, error):
+    audits.outcomes = [True]
+    monkeypatch.setattr(verify_module, "processes_out_of_sync", lambda error: isinstance(error, KeyboardInterrupt))
+
+    class Broken(ExactSampler):
+        def init(self, key, target, initial, eta):
+            raise error
+
+    with pytest.raises(type(error)):
+        run(audited(scale=WRONG, replacement=Broken.of_problem()))

@@ -29,8 +29,10 @@ def with_value(array, index, value):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (np.full(N, 3.0), "X: column 2 is constant"),
-        (np.zeros(N), "X: column 2 is constant"),
+        (np.full(N, 3.0), "X: column 2: constant, like the intercept. .* drop it"),
+        (np.zeros(N), "X: column 2: all values are zero, so .* about the coefficient; drop it"),
+        (np.full((N, 2), 3.0), "X: column 2, column 3: constant, like the intercept. .* drop them"),
+        (np.zeros((N, 2)), "X: column 2, column 3: all values are zero, so .* about the coefficients; drop them"),
         (2 * X[:, 1] - 1, "X: its columns are collinear"),
     ],
 )
@@ -44,7 +46,7 @@ def test_rank_is_checked_on_a_subset_of_the_rows_first(monkeypatch):
     monkeypatch.setattr(data_checks, "CONFIG", replace(data_checks.CONFIG, rank_check_rows=N // 4))
     collinear = 2 * X[:, 1] - 1
     for column in (collinear, np.zeros(N)):
-        with pytest.warns(cb.CalibrationWarning, match="collinear|constant"):
+        with pytest.warns(cb.CalibrationWarning, match="collinear|all values are zero"):
             check_data(MODEL, (np.column_stack([X, column]), Y), None)
     n_checked, has_full_rank = [], data_checks._has_full_rank
     monkeypatch.setattr(data_checks, "_has_full_rank", lambda x: n_checked.append(len(x)) or has_full_rank(x))

@@ -133,17 +133,17 @@ rewrite(
 rewrite(
     "first_full_curve_always_leads",
     "calibayes.solve.bracket:Bracket._step_full",
-    "not _s.first_is_refined or _c",
+    "not _s.first_curve_was_full or _c",
     "True",
     "Let the first full curve lead the search wherever it points.",
     tests=[_BRACKET, _SOLVER],
 )
 rewrite(
-    "bracket_never_closes",
-    "calibayes.solve.bracket:Bracket._is_closed",
+    "bracket_never_too_narrow",
+    "calibayes.solve.bracket:Bracket._is_narrow",
     "_s.high < math.exp(_c) * _s.low",
     "_s.high < _s.low",
-    "Never take a bracket for closed.",
+    "Never take a bracket for too narrow to search further.",
     tests=[_BRACKET, _SOLVER],
 )
 rewrite(

@@ -197,7 +197,8 @@ def sum_over_devices(
         if n_replicates is None:
             return jax.lax.psum(fn(*args), OBSERVATIONS)
         size = -(-n_replicates // mesh.shape[REPLICATES])
-        # If the replicates cannot be divided evenly, the last one is computed several times and dropped below.
+        # If the replicates cannot be divided evenly, the last one is computed several times; the
+        # repetitions are dropped below.
         indices = jnp.minimum(jax.lax.axis_index(REPLICATES) * size + jnp.arange(size), n_replicates - 1)
         sums = jax.lax.psum(fn(indices, *args), OBSERVATIONS)
         return jax.lax.all_gather(sums, REPLICATES, tiled=True)[:n_replicates]

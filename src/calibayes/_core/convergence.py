@@ -240,8 +240,9 @@ def r_hat(populations: Float[np.ndarray | Array, "K G M"]) -> Float[np.ndarray, 
 def population_ess(populations: Float[np.ndarray | Array, "K G M"]) -> Float[np.ndarray, " K"]:
     """Return the effective sample size of independent populations together.
 
-    It is the number of independent draws whose mean varies as the means of the populations do, at most G M. The
-    variance is estimated from G means, so the result is accurate to a factor of about 1 +- sqrt(2 / (G - 1)).
+    It is the number of independent draws whose mean has the same variance as the mean over all populations, estimated
+    by the variance of the G population means divided by G; at most G M. From G means the result is accurate to a factor
+    of about 1 +- sqrt(2 / (G - 1)).
 
     Parameters
     ----------

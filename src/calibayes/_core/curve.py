@@ -66,10 +66,12 @@ class Curve:
         Median effective sample size over replicates after reweighting to each learning rate.
     level : float
         Requested level.
-    n_groups : int
-        Replicates b, b + n_groups, ... share the Monte Carlo error of the same draws.
-    in_groups : ndarray of shape (B,) or None
-        Critical levels in the middle of the grid from the first snapshot alone, in which this sharing is visible.
+    n_populations : int
+        Number of independent populations of draws. Replicates b, b + n_populations, ... are computed from the same
+        population, so their Monte Carlo errors are correlated.
+    first_critical_levels : ndarray of shape (B,) or None
+        Critical levels at the middle learning rate, from the sampler's first set of particles only. Used to estimate
+        the correlation between replicates that share draws; None if there is none.
 
     Examples
     --------
@@ -82,8 +84,8 @@ class Curve:
     critical_levels: Float[np.ndarray, "G B"]
     ess: Float[np.ndarray, " G"]
     level: float
-    n_groups: int = 1
-    in_groups: Float[np.ndarray, " B"] | None = None
+    n_populations: int = 1
+    first_critical_levels: Float[np.ndarray, " B"] | None = None
 
     def __repr__(self) -> str:
         ends = f" from {self.etas[0]:.3g} to {self.etas[-1]:.3g}" if len(self.etas) else ""
@@ -121,7 +123,9 @@ class Curve:
         return (self.critical_levels <= (self.level if level is None else level)).mean(1)
 
     def critical_etas(self, level: float | None = None) -> Float[np.ndarray, " B"]:
-        """Return the learning rate at which each replicate's set excludes the point; 0 or infinity off the grid.
+        """Return, for each replicate, the learning rate above which its set no longer contains the point.
+
+        It is 0 if this lies below the grid, infinity if above.
 
         Parameters
         ----------
@@ -175,7 +179,10 @@ class Curve:
         return float(np.sqrt(low * high)) if low > 0 and high < np.inf else float(low if low == 0 else high)
 
     def band(self, level: float | None = None) -> Float[np.ndarray, "G 2"]:
-        """Return pointwise 95% intervals of the coverage (Wilson's), from the effective number of replicates.
+        """Return pointwise 95% intervals of the coverage.
+
+        These are Wilson's intervals, with the number of replicates reduced for the Monte Carlo error that replicates
+        share.
 
         Parameters
         ----------
@@ -191,7 +198,10 @@ class Curve:
         return np.array([Coverage(int(count), n).interval for count in counts]).reshape(-1, 2)
 
     def eta_se(self, level: float | None = None) -> float:
-        """Return half the distance between the order statistics one standard error on either side of eta-hat.
+        """Return the standard error of eta-hat.
+
+        Eta-hat is the (1 - level) quantile of the critical etas; this is half the distance between the order statistics
+        whose ranks are one standard error of the coverage below and above it.
 
         Parameters
         ----------
@@ -201,7 +211,7 @@ class Curve:
         Returns
         -------
         float
-            Infinity if one of them lies off the grid.
+            Infinity if either order statistic lies off the grid.
         """
         level = self.level if level is None else level
         ordered = np.sort(self.critical_etas(level))
@@ -212,22 +222,22 @@ class Curve:
         return float((high - low) / 2) if low > 0 and np.isfinite(high) else float("inf")
 
     def _design_effect(self, level: float) -> float:
-        """Return the factor by which draws shared within groups of replicates increase the variance of coverage.
+        """Return the factor by which draws shared between replicates increase the variance of coverage.
 
-        The variance between groups relative to that of independent replicates, averaged over levels around the
-        requested one: a single level gives as noisy an estimate as any variance of `n_groups` numbers.
+        The variance between populations relative to that of independent replicates, averaged over levels around the
+        requested one: a single level gives as noisy an estimate as any variance of `n_populations` numbers.
         """
-        if self.n_groups == 1 or self.in_groups is None:
+        if self.n_populations == 1 or self.first_critical_levels is None:
             return 1.0
         levels = level + (1 - level) * np.linspace(-1, 0.5, 7)
-        covered = self.in_groups[:, None] <= levels
-        member = np.arange(1, len(covered) + 1) % self.n_groups == np.arange(self.n_groups)[:, None]
+        covered = self.first_critical_levels[:, None] <= levels
+        member = np.arange(1, len(covered) + 1) % self.n_populations == np.arange(self.n_populations)[:, None]
         p, shares = covered.mean(0), member @ covered.astype(float) / member.sum(1)[:, None]
         varies = (p > 0) & (p < 1)
         if not varies.any():
             return 1.0
         p = p[varies]
-        ratios = shares[:, varies].var(0, ddof=1) * len(covered) / self.n_groups / (p * (1 - p))
+        ratios = shares[:, varies].var(0, ddof=1) * len(covered) / self.n_populations / (p * (1 - p))
         return max(1.0, float(ratios.mean()))
 
 

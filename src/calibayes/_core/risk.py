@@ -103,7 +103,7 @@ def weighted_risk(
     counts: Counts,
     n_particles: int,
     finite: bool,
-    along: Float[Array, "K B M"] | tuple[()] = (),
+    linear_theta: Float[Array, "K B M"] | tuple[()] = (),
     linear_part: Callable[[Any], tuple[Float[Array, "K L"], Float[Array, " L"]]] | None = None,
 ) -> Float[Array, "B M"]:
     """Sum `counts * (loss - reference_loss)` over all observations, block by block.
@@ -123,11 +123,11 @@ def weighted_risk(
     finite : bool
         Whether all losses are finite. Otherwise an infinite loss of an observation with count zero is left out, since
         `0 * inf` is NaN.
-    along : Array of shape (K, B, M)
-        Particles to which the linear part is applied. Default: none.
+    linear_theta : Array of shape (K, B, M)
+        Particles at which the linear part is evaluated. Default: none.
     linear_part : callable or None
-        Function of a block that returns the slopes and constants of a part of the losses that is linear in `along`.
-        It is summed over the block before it is applied to particles. Default: None, no linear part.
+        Function of a block that returns the slopes and constants of a part of the losses that is linear in
+        `linear_theta`. It is summed over the block before it is applied to particles. Default: None, no linear part.
 
     Returns
     -------
@@ -150,7 +150,9 @@ def weighted_risk(
         sums = jax.lax.optimization_barrier(
             sum(coefficients[:, i, None] * block_counts[i][None] for i in range(len(block_counts)))
         )
-        linear = sum((sums[k][:, None] * along[k] for k in range(len(along))), nonlinear + sums[-1][:, None])
+        linear = sum(
+            (sums[k][:, None] * linear_theta[k] for k in range(len(linear_theta))), nonlinear + sums[-1][:, None]
+        )
         return total + linear, None
 
     zeros = jnp.zeros((counts.n_replicates, n_particles), reference_loss.dtype)
@@ -164,7 +166,7 @@ def risk_by_scan(
     reference_loss: Float[Array, "G L"],
     counts: Counts,
 ) -> Float[Array, "B M"]:
-    """Return the risk of a linear loss relative to the reference, by a scan over blocks.
+    """Return the risk of a loss of a linear prediction relative to the reference, by a scan over blocks.
 
     The loss is decomposed to minimise the number of operations per particle and observation. For a location loss, y is
     included in the offset of the prediction.

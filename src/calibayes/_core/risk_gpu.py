@@ -1,4 +1,4 @@
-"""The inner loop on a GPU for linear losses: one kernel that loops over all observations.
+"""The inner loop on a GPU for losses of a linear prediction: one kernel that loops over all observations.
 
 The scan of `calibayes._core.risk` launches a kernel per block of observations, which reads all particles from memory.
 Here a program of the kernel keeps some particles of one replicate in registers and loops over the observations, whose
@@ -65,7 +65,9 @@ def linear_risk(
     reference_loss: Float[Array, "G L"],
     counts: Counts,
 ) -> Float[Array, "B M"]:
-    """Return the risk of a linear loss relative to the reference, by the kernel if possible and by the scan otherwise.
+    """Return the risk of a loss of a linear prediction, by the kernel if possible and by the scan otherwise.
+
+    It is relative to the reference.
 
     The parameters are those of `calibayes._core.risk.risk_by_scan`.
     """

@@ -53,7 +53,8 @@ class Code(StrEnum):
     """
 
     REPAIRED = "repaired"
-    """Replicates with degenerate importance weights were resampled by SMC."""
+    """Replicates with degenerate importance weights, whose posterior was sampled again by SMC (the bootstrap counts are
+    unchanged)."""
     ESS_COLLAPSED = "ess-collapsed"
     """Replicates have almost no effective particles."""
     ESS_LOW = "ess-low"
@@ -69,7 +70,8 @@ class Code(StrEnum):
     POPULATIONS_DISAGREE = "populations-disagree"
     """Independent populations of initial draws disagree: the posterior may have several modes."""
     NO_CROSSING = "no-crossing"
-    """Where coverage stays on one side of the level, or is not monotone."""
+    """Coverage stays on one side of the level in the searched range of learning rates, or is not monotone, so that no
+    single crossing exists."""
     MAX_ITERATIONS = "max-iterations"
     """The search used all its iterations."""
     NOT_REFINED = "not-refined"

@@ -69,7 +69,7 @@ class Target(eqx.Module):
     prior : prior
         Prior with a method `log_prob`.
     data : pytree of Array
-        Blocks of observations. For linear losses `(x, y, offset)`, with the prediction
+        Blocks of observations. For losses of a linear prediction `(x, y, offset)`, with the prediction
         `offset + x @ (theta - reference)`.
     counts : Counts
         Counts of the replicates.
@@ -225,7 +225,7 @@ def make_target(model: Model, data: Any, counts: np.ndarray | PoissonSpec, dim: 
     model : Model
         Loss and prior.
     data : pytree of ndarray
-        Checked data; for linear losses `(x, y)`.
+        Checked data; for losses of a linear prediction `(x, y)`.
     counts : ndarray of shape (B, N) or PoissonSpec
         Counts of the bootstrap replicates, without the data.
     dim : int

@@ -1,4 +1,4 @@
-"""Checks of the observations: `(X, y)` for linear losses, any pytree of arrays for other losses."""
+"""Checks of the observations: `(X, y)` for losses of a linear prediction, any pytree of arrays for other losses."""
 
 import warnings
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Observations(NamedTuple):
     Attributes
     ----------
     data : pytree of ndarray
-        Arrays with the observations along the first axis. For linear losses, the pair `(X, y)`.
+        Arrays with the observations along the first axis. For losses of a linear prediction, the pair `(X, y)`.
     n : int
         Number of observations.
     dim : int
@@ -59,7 +59,7 @@ def check_data(model: GibbsModel, data: object, names: Sequence[str] | None) -> 
     model : GibbsModel
         Model of the data.
     data : pytree
-        The user's data: `(X, y)` for linear losses, else arrays with a common leading axis.
+        The user's data: `(X, y)` for losses of a linear prediction, else arrays with a common leading axis.
     names : sequence of str or None
         Names of the parameters. None takes the columns of a data frame, the names of the prior, or `theta[k]`.
 
@@ -244,10 +244,13 @@ def _warn_about_redundant_columns(x: np.ndarray, columns: list[str] | None) -> N
     zero = [k for k in constant if scale[k] == 0]
     if zero or len(constant) > 1:
         redundant = zero or constant[1:]
-        _warn(
-            f"X: {', '.join(map(name, redundant))} is constant. Only the prior can tell its coefficient from the "
-            "intercept's; drop it."
-        )
+        names, plural = ", ".join(map(name, redundant)), len(redundant) > 1
+        drop = "drop them" if plural else "drop it"
+        if zero:
+            coefficient = "coefficients" if plural else "coefficient"
+            _warn(f"X: {names}: all values are zero, so the data say nothing about the {coefficient}; {drop}.")
+        else:
+            _warn(f"X: {names}: constant, like the intercept. Only the prior separates the coefficients; {drop}.")
     elif not _has_full_rank(x):
         _warn("X: its columns are collinear. Only the prior can tell their coefficients apart; drop a column.")
 

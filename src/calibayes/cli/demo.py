@@ -1,4 +1,4 @@
-"""The command `calibayes demo`: calibrate the paper's median regression (section 3.1)."""
+"""The command `calibayes demo`: calibrate the median regression of Tanaka (2024, section 3.1)."""
 
 import time
 import webbrowser
@@ -18,7 +18,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of the data and of the calibration.")] = 0,
     report: Annotated[Path, typer.Option(help="HTML report to write.")] = Path("calibayes-demo.html"),
 ) -> None:
-    """Calibrate the paper's median regression, compare it with the uncalibrated posterior, and write a report.
+    """Calibrate the median regression of Tanaka (2024), compare it with the uncalibrated posterior, and write a report.
 
     On a terminal the report is opened in a browser.
     """

@@ -28,7 +28,7 @@ def report(
         raise typer.BadParameter(str(error)) from None
     except (ValueError, KeyError, OSError):
         raise typer.BadParameter(f"{result} is not a result saved by calibayes.") from None
-    write_report(loaded, out, loaded.kept)
+    write_report(loaded, out, loaded.computed_intervals)
     typer.echo(f"wrote {out}")
 
 

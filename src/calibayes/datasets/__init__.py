@@ -1,4 +1,4 @@
-"""Example data sets: the two problems of the paper.
+"""Example data sets: the two problems of Tanaka (2024), arXiv:2404.16528.
 
 Each function returns a design matrix X, whose first column is the intercept, and a response y.
 """
@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 HEART_DISEASE_PAPER_PREDICTORS = ("sbp", "tobacco", "ldl", "famhist", "obesity", "alcohol", "age")
-"""Predictors of the heart disease data in the paper."""
+"""Predictors of the heart disease data in Tanaka (2024)."""
 
 HEART_DISEASE_ALL_PREDICTORS = ("sbp", "tobacco", "ldl", "adiposity", "famhist", "typea", "obesity", "alcohol", "age")
 """All predictors of the heart disease data."""
@@ -27,7 +27,7 @@ TRUE_THETA = (2.0, 1.0)
 
 
 def median_regression(n: int = 100, seed: int = 0) -> tuple[Float[np.ndarray, "N 2"], Float[np.ndarray, " N"]]:
-    r"""Simulate the median regression data of the paper (section 3.1).
+    r"""Simulate the median regression data of Tanaka (2024, section 3.1).
 
     Parameters
     ----------
@@ -65,12 +65,12 @@ def median_regression(n: int = 100, seed: int = 0) -> tuple[Float[np.ndarray, "N
 def heart_disease(
     predictors: tuple[str, ...] | str = "paper", centre: bool = True
 ) -> tuple[Float[np.ndarray, "N K"], Float[np.ndarray, " N"]]:
-    """Load the South African heart disease data (paper, section 3.2).
+    """Load the South African heart disease data (Tanaka 2024, section 3.2).
 
     Parameters
     ----------
     predictors : str or tuple of str
-        `"paper"` for the seven predictors of the paper, `"all"` for all nine, or the names of the predictors.
+        `"paper"` for the seven predictors of Tanaka (2024), `"all"` for all nine, or the names of the predictors.
         Default: "paper".
     centre : bool
         Whether to subtract the means of the predictors. They are divided by their standard deviations in any case.

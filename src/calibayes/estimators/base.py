@@ -111,7 +111,7 @@ class LinearEstimator(BaseEstimator):
     @property
     def _intervals(self) -> Intervals:
         check_is_fitted(self)
-        return (self._result_with_particles() if self.result_.kept is None else self.result_).intervals()
+        return (self._result_with_particles() if self.result_.computed_intervals is None else self.result_).intervals()
 
     def _linear_prediction(self, X: object) -> Float[np.ndarray, " N"]:
         check_is_fitted(self)

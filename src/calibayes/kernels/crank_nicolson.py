@@ -48,7 +48,7 @@ class CrankNicolsonConfig:
     """Factor of the adaptation gain `gain * (t + 1) ** -gain_decay`. Larger than for `RWMH`, because only a few moves
     are made at each target."""
     gain_decay: float = 0.51
-    """Exponent of the adaptation gain, as for `RWMH` (paper, section 3.1)."""
+    """Exponent of the adaptation gain, as for `RWMH` (Tanaka 2024, section 3.1)."""
 
 
 CONFIG = CrankNicolsonConfig()

@@ -1,4 +1,4 @@
-r"""Robust adaptive Metropolis (Vihola 2012, Statistics and Computing 22), the paper's kernel for GPC-MCMC.
+r"""Robust adaptive Metropolis (Vihola 2012, Statistics and Computing 22), the kernel of GPC-MCMC in Tanaka (2024).
 
 The increment of the random walk is $S_n u$ with $u \sim \mathcal N(0, I)$. The factor $S_n$ learns the shape of the
 target while it drives the acceptance probability $\alpha_n$ to $\alpha^*$:

@@ -1,9 +1,8 @@
-r"""Adaptive random-walk Metropolis-Hastings for populations of particles (paper, section 3.1).
+r"""Adaptive random-walk Metropolis-Hastings for populations of particles (Tanaka 2024, section 3.1).
 
 Proposals are $\mathcal N(\theta, \zeta_t \Sigma_t)$, where $\Sigma_t$ is the weighted covariance of the particles of a
-replicate. The paper computes $\Sigma_t$ before the particles are reweighted from $\eta_t$ to $\eta_{t+1}$ and
-multiplies it by $\eta_t / \eta_{t+1}$; here the particles are reweighted first, so no factor is needed. The scale
-follows
+replicate. Tanaka computes $\Sigma_t$ before the particles are reweighted from $\eta_t$ to $\eta_{t+1}$ and multiplies
+it by $\eta_t / \eta_{t+1}$; here the particles are reweighted first, so no factor is needed. The scale follows
 
 $$ \log\zeta_{t+1} = \log\zeta_t + \varphi_t\,(\varrho_t - \varrho^*), \qquad \varphi_t = (t+1)^{-0.51}, $$
 
@@ -34,7 +33,7 @@ class RWMHAdaptation(NamedTuple):
 
 
 class RWMH(Kernel[RWMHAdaptation]):
-    """Random-walk Metropolis-Hastings with the covariance of the particles (paper, section 3.1).
+    """Random-walk Metropolis-Hastings with the covariance of the particles (Tanaka 2024, section 3.1).
 
     The default kernel of `SMC`. The proposal covariance is the weighted covariance of the particles of a replicate
     times a scale, which adapts until the acceptance rate is `target_acceptance`.
@@ -42,9 +41,9 @@ class RWMH(Kernel[RWMHAdaptation]):
     Parameters
     ----------
     target_acceptance : float
-        Acceptance rate to adapt to, between 0 and 1. Default: 0.25, as in the paper.
+        Acceptance rate to adapt to, between 0 and 1. Default: 0.25, as in Tanaka (2024).
     as_printed : bool
-        Whether to run the update as printed in the paper, whose sign and covariance are wrong. Default: False.
+        Whether to run the update as printed in Tanaka (2024), whose sign and covariance are wrong. Default: False.
 
     Raises
     ------

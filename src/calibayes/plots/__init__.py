@@ -137,7 +137,8 @@ def posterior(
 
     For one parameter the plot shows densities and, below them, equal-tailed intervals at the level of the result. For
     two parameters it shows contours that contain this share of the draws. The ring is the estimate. Intervals and
-    contours are those of the joint posterior; `result.intervals()` calibrates each interval individually.
+    contours are those of the posterior at the joint learning rate; `result.intervals()` calibrates each interval
+    individually.
 
     Parameters
     ----------
@@ -146,7 +147,8 @@ def posterior(
     k : str, int or sequence of two, optional
         Name or index of a parameter, or a sequence of two. Default: all parameters, if there are one or two.
     before : float or None
-        Learning rate of the posterior to compare with; None to omit it. Default: 1, the ordinary posterior.
+        Learning rate of the posterior to compare with; None to omit it. Default: 1, which is the ordinary posterior if
+        the loss is a negative log-likelihood.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on. Default: new axes.
 
@@ -196,7 +198,8 @@ def pairs(result: Result, before: float | None = 1.0, names: Iterable[Parameter]
     result : Result
         The result of a calibration.
     before : float or None
-        Learning rate of the posterior to compare with; None to omit it. Default: 1, the ordinary posterior.
+        Learning rate of the posterior to compare with; None to omit it. Default: 1, which is the ordinary posterior if
+        the loss is a negative log-likelihood.
     names : iterable of str or int, optional
         Names or indices of the parameters, at most eight. Default: all parameters.
 
@@ -249,7 +252,7 @@ def fit(result: Result, x: Parameter | None = None, ax: Axes | None = None) -> A
     Parameters
     ----------
     result : Result
-        The result of a calibration of a model with a linear loss, with its data.
+        The result of a calibration of a model with a loss of a linear prediction, with its data.
     x : str or int, optional
         Name or index of the column of X. Default: the only column that varies.
     ax : matplotlib.axes.Axes, optional
@@ -265,7 +268,7 @@ def fit(result: Result, x: Parameter | None = None, ax: Axes | None = None) -> A
     RuntimeError
         If the result was loaded from a file, without its model and data.
     TypeError
-        If the loss of the model is not linear.
+        If the loss of the model is not a loss of a linear prediction.
     ValueError
         If `x` is omitted and several columns vary, or column `x` is constant.
 
@@ -278,7 +281,9 @@ def fit(result: Result, x: Parameter | None = None, ax: Axes | None = None) -> A
     if loss is None or result.data is None:
         raise RuntimeError("this result was loaded without its model and data. Calibrate again to draw its fit.")
     if not isinstance(loss, LinearLoss):
-        raise TypeError("fit draws models with a linear loss; the loss of this model is a general function.")
+        raise TypeError(
+            "fit draws models with a loss of a linear prediction; the loss of this model is a general function."
+        )
     matrix, y = (np.asarray(part, float) for part in cast(Sequence[Any], result.data))
     k = drawing.varying_column(result, matrix, x)
     grid = np.linspace(matrix[:, k].min(), matrix[:, k].max(), CONFIG.n_fit)

@@ -83,7 +83,7 @@ def write(
     """
     if intervals is None:
         few_parameters = len(result.names) <= io.CONFIG.max_parameters_for_intervals
-        intervals = result.kept or (result.calibration is not None and few_parameters)
+        intervals = result.computed_intervals or (result.calibration is not None and few_parameters)
     if isinstance(intervals, bool):
         intervals = result.intervals() if intervals else None
     result = replace(result, settings=parse_settings(result.settings))

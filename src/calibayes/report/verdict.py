@@ -188,7 +188,7 @@ def _observations(result: Result) -> list[Check]:
 
 def _repaired(result: Result) -> Check:
     count, n_replicates = len(result.repaired_replicates), result.coverage.n_replicates
-    meaning = "Replicates with degenerate importance weights, which were resampled by a slower sampler."
+    meaning = "Replicates with degenerate importance weights, whose posterior was sampled again by a slower sampler."
     grade = Grade.PASSED
     if count > CONFIG.many_repaired * n_replicates:
         meaning += " A large number means that posteriors differ much between replicates or are far from normal."

@@ -43,14 +43,18 @@ State = TypeVar("State", bound=SamplerState)
 
 
 class SamplerInfo(NamedTuple):
-    """Diagnostics of a state: how well it represents the posteriors at its learning rate."""
+    """Diagnostics of a state: how well it represents the posteriors at its learning rate.
+
+    Index 0 of the arrays of shape (B,) is the data; the bootstrap replicates follow.
+    """
 
     not_reached: Bool[np.ndarray, " B"]
     """Replicates whose particles are not at the requested learning rate."""
     not_mixed: Bool[np.ndarray, " B"]
     """Replicates whose particles still depend on where they started."""
     invalid: int | None
-    """Number of evaluations at which the loss was NaN; None if those particles are still part of the state."""
+    """Number of proposals rejected, and of initial particles discarded, because their loss was NaN. None for samplers
+    that do not reject them; such particles are then counted in the state."""
     steps: int
     """Number of steps to this learning rate (temperature steps, or evaluations of the risk), largest over
     replicates."""
@@ -59,7 +63,8 @@ class SamplerInfo(NamedTuple):
     ess: Float[np.ndarray, " B"]
     """Effective sample size."""
     repaired: Bool[np.ndarray, " B"] | None = None
-    """Replicates that were resampled by SMC because their importance weights had degenerated."""
+    """Replicates with degenerate importance weights, whose posterior was sampled again by SMC (the bootstrap counts are
+    unchanged)."""
     diagnostics: tuple[Diagnostic, ...] = ()
     """Further findings of the sampler."""
 
@@ -72,7 +77,10 @@ class Snapshot(NamedTuple):
 
 
 class Sampler(eqx.Module, Generic[State]):
-    """Base class of samplers, which provide particles on every replicate at any learning rate. Replicate 0 is the data.
+    """Base class of samplers, which provide particles on every replicate at any learning rate.
+
+    In a target, a state and a `SamplerInfo`, index 0 of the replicates is the data and the bootstrap replicates follow.
+    `Result.counts` and `Result.repaired_replicates` leave out the data: index 0 is the first bootstrap replicate.
 
     A subclass implements `size`, `init`, `move` and `info`, and may override the other methods. The type parameter is
     the type of its state: `class SMC(Sampler[SMCState])`.
@@ -158,7 +166,7 @@ class Sampler(eqx.Module, Generic[State]):
         target : Target
             The posteriors.
         eta : float or None
-            Learning rate of the draws. If None, the sampler chooses it. Default: 1.
+            Learning rate of the draws. If None, the sampler chooses it; the base class uses 1.
         draws : array of shape (M, K) or None
             The user's draws of the posterior at `eta`. If None, temper from the prior.
 

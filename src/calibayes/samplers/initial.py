@@ -1,7 +1,7 @@
 """Initial draws of the posterior on the data.
 
 They come from the prior by tempering from eta = 0 (`calibayes.samplers.tempering`), which needs no starting value, no
-gradient and no mode; or from draws that the user passes. The paper starts from MCMC instead: with a sampler such as
+gradient and no mode; or from draws that the user passes. Tanaka (2024) starts from MCMC instead: with a sampler such as
 `SMC(start="mcmc")`, these draws are the start of Markov chains on all replicates (`calibayes.samplers.mixing`).
 """
 

@@ -1,4 +1,4 @@
-"""The sampler of GPC-MCMC: one Markov chain per replicate at every learning rate (paper, section 2.1, figure 1).
+"""The sampler of GPC-MCMC: one Markov chain per replicate at every learning rate (Tanaka 2024, section 2.1, figure 1).
 
 Each run starts where the previous one ended, with the adapted kernel, and begins with a new warm-up.
 """
@@ -62,7 +62,7 @@ class MCMC(Sampler[MCMCState]):
     Parameters
     ----------
     n_draws : int
-        Number of kept draws per replicate and learning rate. Default: 20,000, as in the paper.
+        Number of kept draws per replicate and learning rate. Default: 20,000, as in Tanaka (2024).
     n_warmup : int
         Number of discarded draws, during which the kernel adapts. Default: 2,000.
     kernel : Kernel

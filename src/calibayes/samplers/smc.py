@@ -1,4 +1,4 @@
-"""The sampler of GPC-SMC: particles move from one learning rate to the next (paper, section 2.3, figure 3)."""
+"""The sampler of GPC-SMC: particles move from one learning rate to the next (Tanaka 2024, section 2.3, figure 3)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -71,20 +71,21 @@ class SMCState(eqx.Module):
 
 
 class SMC(Sampler[SMCState]):
-    """Adaptive sequential Monte Carlo (ASMC*) on every replicate, the sampler of GPC-SMC.
+    """Adaptive sequential Monte Carlo (called ASMC* by Tanaka 2024) on every replicate, the sampler of GPC-SMC.
 
     The particles of one learning rate are moved to the next by temperature steps: reweighting, resampling, and moves of
-    a Markov kernel (paper, sections 2.2 and 2.3).
+    a Markov kernel (Tanaka 2024, sections 2.2 and 2.3).
 
     Parameters
     ----------
     n_particles : int
         Number of particles per replicate. Default: 1000.
     ess_target : float
-        Effective sample size after a temperature step, relative to the one before it, between 0 and 1; the paper's xi.
-        Default: 0.999.
+        Effective sample size after a temperature step, relative to the one before it, between 0 and 1; xi in
+        Tanaka (2024). Default: 0.999.
     resample_below : float
-        Resample when the effective sample size is below this share of `n_particles`; the paper's psi. Default: 0.5.
+        Resample when the effective sample size is below this share of `n_particles`; psi in Tanaka (2024).
+        Default: 0.5.
     n_moves : int
         Moves of the kernel per temperature step. Default: 1.
     max_steps : int
@@ -92,14 +93,14 @@ class SMC(Sampler[SMCState]):
     kernel : Kernel
         Markov kernel that moves the particles. Default: `kernels.RWMH()`.
     start : {"mcmc", "prior"}
-        How the particles get to the first learning rate. `"mcmc"` moves draws of the posterior on the data on every
-        replicate until they have mixed, as in the paper; `"prior"` tempers every replicate from the prior. Default:
-        `"mcmc"`.
+        How the particles get to the first learning rate. `"mcmc"` starts every replicate from draws of the
+        posterior on the data, and moves them by a Markov kernel until they have mixed, as in Tanaka (2024); `"prior"`
+        tempers every replicate from the prior. Default: `"mcmc"`.
     resampling : {"stratified", "systematic"}
-        Resampling scheme. Default: `"stratified"`, as in the paper.
+        Resampling scheme. Default: `"stratified"`, as in Tanaka (2024).
     initial_weights : {"uniform", "density"}
-        `"density"` weights the initial draws by their posterior density, as printed in the paper; this samples the
-        square of the posterior and is available only for comparison. Default: `"uniform"`, which is correct.
+        `"density"` weights the initial draws by their posterior density, as printed in Tanaka (2024); this samples
+        the square of the posterior and is available only for comparison. Default: `"uniform"`, which is correct.
 
     Raises
     ------

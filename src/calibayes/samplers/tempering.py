@@ -1,4 +1,4 @@
-r"""ASMC*: the adaptive sequential Monte Carlo sampler for generalized posteriors (paper, section 2.2, figure 2).
+r"""ASMC*: the adaptive sequential Monte Carlo sampler for generalized posteriors (Tanaka 2024, section 2.2, figure 2).
 
 Weighted particles move from one learning rate to another, up or down, in temperature steps. On every replicate, each
 step

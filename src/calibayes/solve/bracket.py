@@ -27,8 +27,8 @@ class BracketConfig:
 
     rough_tolerance: float = 1.5
     """Tolerance on a rough curve's crossing, relative to `closeness`: it is off by about 0.1 in log eta."""
-    collapse: float = 0.25
-    """The bracket counts as closed when its width is below this share of `closeness`."""
+    narrow_width: float = 0.25
+    """The bracket is too narrow to search further when its width is below this share of `closeness`."""
     search_range: float = 1e5
     """Largest factor between the first learning rate and any other one tried."""
     max_factor: float = 16.0
@@ -52,17 +52,17 @@ class BracketState(SearchState):
         Learning rate of the first evaluation.
     low, high : float
         Largest learning rate known to cover too often, and smallest known to cover too seldom.
-    refining : bool
+    use_full_curves : bool
         Whether full curves lead the search.
-    first_is_refined : bool
-        Whether the first evaluation was a full curve because that was cheap.
+    first_curve_was_full : bool
+        Whether the latest evaluation was the first one and a full curve, because that was cheap.
     """
 
     first_eta: float
     low: float = 0.0
     high: float = math.inf
-    refining: bool = False
-    first_is_refined: bool = False
+    use_full_curves: bool = False
+    first_curve_was_full: bool = False
 
     @property
     def bracketed(self) -> bool:
@@ -73,19 +73,20 @@ class BracketState(SearchState):
 class Bracket(Search[BracketState]):
     r"""Bracketing search on the coverage curve, the default for transport.
 
-    Where a curve does not cross the level, the next learning rate is where a normal posterior would: its coverage
-    $P(|Z| < z)$ has $z \propto \eta^{-1/2}$. The search never leaves the bracket.
+    If the curve does not cross the level, the next learning rate is extrapolated as if the posterior were normal: its
+    coverage is $P(|Z| < z)$ with $z$ proportional to $\eta^{-1/2}$. The search never leaves the bracket.
 
     Parameters
     ----------
     closeness : float
-        Largest distance in log eta between the particles and the answer that is read off their curve. Default: 0.2.
+        The crossing of a coverage curve is accepted if it is within this distance, in log eta, of the learning rate at
+        which the particles were sampled; else the particles are moved there first. Default: 0.2.
 
     Examples
     --------
     >>> import calibayes as cb
     >>> cb.Bracket(closeness=0.1).init(1.0).request.value
-    'cheapest curve'
+    'curve if cheap'
     """
 
     closeness: float = eqx.field(static=True, default=0.2)
@@ -106,7 +107,7 @@ class Bracket(Search[BracketState]):
         -------
         BracketState
         """
-        return BracketState(eta=eta, request=Request.CHEAPEST_CURVE, first_eta=eta)
+        return BracketState(eta=eta, request=Request.CURVE_IF_CHEAP, first_eta=eta)
 
     def update(self, state: BracketState, evaluation: Evaluation) -> BracketState:
         """Return the state after an evaluation.
@@ -122,8 +123,8 @@ class Bracket(Search[BracketState]):
         -------
         BracketState
         """
-        if state.request is Request.CHEAPEST_CURVE:
-            state = replace(state, refining=evaluation.refined, first_is_refined=evaluation.refined)
+        if state.request is Request.CURVE_IF_CHEAP:
+            state = replace(state, use_full_curves=evaluation.refined, first_curve_was_full=evaluation.refined)
         return self._step_full(state, evaluation) if evaluation.refined else self._step_rough(state, evaluation)
 
     def _step_rough(self, state: BracketState, evaluation: Evaluation) -> BracketState:
@@ -131,30 +132,32 @@ class Bracket(Search[BracketState]):
         proposal = state.eta
         if state.bracketed or not near:
             state, proposal = _narrow(state, evaluation)
-        if near or self._is_closed(state):
+        if near or self._is_narrow(state):
             return replace(state, request=Request.CURVE)
         return self._move(state, evaluation, proposal, Request.ROUGH_CURVE)
 
     def _step_full(self, state: BracketState, evaluation: Evaluation) -> BracketState:
-        closed = self._is_closed(state)
-        if _is_near(evaluation, math.inf if closed else self.closeness):
+        is_narrow = self._is_narrow(state)
+        if _is_near(evaluation, math.inf if is_narrow else self.closeness):
             return replace(state, eta=evaluation.crossing, status=Status.CONVERGED, from_curve=True)
-        if closed:
+        if is_narrow:
             message = (
                 f"Coverage does not decrease steadily with the learning rate: it crosses {evaluation.level:g} nowhere "
                 f"near eta = {evaluation.eta:.4g}."
             )
             return _no_crossing(state, message)
-        if not state.refining:
+        if not state.use_full_curves:
             # The bracket came from rough curves, which the full curve contradicts.
             state = replace(state, low=0.0, high=math.inf)
         state, proposal = _narrow(state, evaluation)
-        refining = not state.first_is_refined or 0 < evaluation.crossing < math.inf
-        state = replace(state, refining=refining, first_is_refined=False)
-        return self._move(state, evaluation, proposal, Request.CURVE if refining else Request.ROUGH_CURVE)
+        # Go back to rough curves only if the first curve was full and did not cross the level.
+        use_full_curves = not state.first_curve_was_full or 0 < evaluation.crossing < math.inf
+        state = replace(state, use_full_curves=use_full_curves, first_curve_was_full=False)
+        return self._move(state, evaluation, proposal, Request.CURVE if use_full_curves else Request.ROUGH_CURVE)
 
-    def _is_closed(self, state: BracketState) -> bool:
-        return state.bracketed and state.high < math.exp(CONFIG.collapse * self.closeness) * state.low
+    def _is_narrow(self, state: BracketState) -> bool:
+        """Return whether the bracket is too narrow to search further."""
+        return state.bracketed and state.high < math.exp(CONFIG.narrow_width * self.closeness) * state.low
 
     def _move(self, state: BracketState, evaluation: Evaluation, proposal: float, request: Request) -> BracketState:
         """Go to the crossing if it lies inside the bracket, else to the proposal."""

@@ -57,7 +57,7 @@ def local_curve(
     region: Region,
     points_of: PointsOf,
     level: float,
-    n_groups: int = 1,
+    n_populations: int = 1,
 ) -> Curve:
     """Return the coverage curve on a grid around `eta`, averaged over snapshots of the particles.
 
@@ -75,8 +75,9 @@ def local_curve(
         Credible set and its level.
     points_of : callable
         Point estimates along the grid.
-    n_groups : int
-        Replicates b, b + n_groups, ... share the Monte Carlo error of the same draws.
+    n_populations : int
+        Number of independent populations of draws. Replicates b, b + n_populations, ... are computed from the same
+        population.
     """
     by_snapshot, previous_data = [], None
     for data, replicates in snapshots:
@@ -85,7 +86,7 @@ def local_curve(
         by_snapshot.append(_levels_on_grid(target, data, replicates, host_array([etas - eta, etas]), region, points))
     levels, sizes = zip(*jax.device_get(by_snapshot), strict=True)
     mean = np.mean(levels, axis=0)[:, 1:]
-    return Curve(etas, mean, np.mean(sizes, axis=0), level, n_groups, levels[0][len(etas) // 2, 1:])
+    return Curve(etas, mean, np.mean(sizes, axis=0), level, n_populations, levels[0][len(etas) // 2, 1:])
 
 
 @jit

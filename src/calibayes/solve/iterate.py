@@ -196,12 +196,12 @@ def diagnose(info: SamplerInfo, n_undefined: int, level: float) -> tuple[Diagnos
         return Severity.ERROR if material else Severity.WARNING
 
     if info.repaired is not None and (count := int(info.repaired.sum())):
-        were = (
-            "replicate had degenerate importance weights and was"
-            if count == 1
-            else ("replicates had degenerate importance weights and were")
+        noun, posterior = ("replicate", "its posterior was") if count == 1 else ("replicates", "their posteriors were")
+        message = (
+            f"{count:,} of {n_replicates:,} {noun} had degenerate importance weights; {posterior} sampled again by SMC "
+            "(the bootstrap counts are unchanged)."
         )
-        add(Code.REPAIRED, Severity.INFO, count, f"{count:,} of {n_replicates:,} {were} resampled by SMC.")
+        add(Code.REPAIRED, Severity.INFO, count, message)
     if count := int((info.ess < CONFIG.collapsed_ess).sum()):
         message = f"The effective sample size is below {CONFIG.collapsed_ess:g} on {count:,} replicates."
         add(Code.ESS_COLLAPSED, failed(count), count, message)

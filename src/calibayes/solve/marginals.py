@@ -73,8 +73,10 @@ def marginal_curves(
         if not particles_on_data or on_data is not particles_on_data[-1]:
             particles_on_data.append(on_data)
     averaged, nearest = np.mean(by_snapshot, axis=0), np.abs(np.log(etas[:, None] / eta_hats)).argmin(0)
-    n_groups = problem.sampler.n_populations
-    result = [_curve(etas, averaged[r], level, n_groups, by_snapshot[0][r, nearest[r]]) for r in range(len(vectors))]
+    n_populations = problem.sampler.n_populations
+    result = [
+        _curve(etas, averaged[r], level, n_populations, by_snapshot[0][r, nearest[r]]) for r in range(len(vectors))
+    ]
     return result, pool(particles_on_data)
 
 
@@ -87,9 +89,13 @@ def is_inside(curve: Curve, eta: float) -> bool:
 
 
 def _curve(
-    etas: np.ndarray, levels: np.ndarray, level: float, n_groups: int = 1, in_groups: np.ndarray | None = None
+    etas: np.ndarray,
+    levels: np.ndarray,
+    level: float,
+    n_populations: int = 1,
+    first_critical_levels: np.ndarray | None = None,
 ) -> Curve:
-    return Curve(etas, levels, np.full(len(etas), np.nan), level, n_groups, in_groups)
+    return Curve(etas, levels, np.full(len(etas), np.nan), level, n_populations, first_critical_levels)
 
 
 def _levels(particles: Particles, steps: Float[Array, " G"], vectors: np.ndarray, points: np.ndarray) -> np.ndarray:

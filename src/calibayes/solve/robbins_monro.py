@@ -1,4 +1,4 @@
-r"""Stochastic approximation of the learning rate (paper, section 2.1).
+r"""Stochastic approximation of the learning rate (Tanaka 2024, section 2.1).
 
 $$ \eta_{s+1} = \eta_s + \varsigma\,[\hat c(\eta_s) - (1 - \alpha)] $$
 
@@ -18,7 +18,7 @@ from calibayes.solve.bracket import Bracket, BracketState
 from calibayes.solve.search import Evaluation, Request, Search, SearchState
 
 STEP_EXPONENT = -0.51
-"""Exponent of the step size, from the paper (section 2.1)."""
+"""Exponent of the step size, from Tanaka (2024, section 2.1)."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ REFINEMENT = RefinementConfig()
 
 @dataclass(frozen=True, kw_only=True)
 class RobbinsMonroState(SearchState):
-    """State of `RobbinsMonro`: the paper's $l$, the sign of the last step, and the refinement that may follow."""
+    """State of `RobbinsMonro`: Tanaka's $l$, the sign of the last step, and the refinement that may follow."""
 
     clock: float = 1.0
     direction: float = 0.0
@@ -46,7 +46,7 @@ class RobbinsMonroState(SearchState):
 
 
 class RobbinsMonro(Search[RobbinsMonroState]):
-    """Stochastic approximation with decreasing steps, the paper's search.
+    """Stochastic approximation with decreasing steps, the search of Tanaka (2024).
 
     It stops at the first learning rate whose coverage is within the tolerance of the level. Eta stays positive: a step
     to zero or below halves it instead.
@@ -56,11 +56,11 @@ class RobbinsMonro(Search[RobbinsMonroState]):
     step : {"kesten", "syring-martin"}
         Rule by which the step size decreases. Default: "kesten".
     gain : float
-        Factor on every step. The paper's 1 suits learning rates of order one.
+        Factor on every step. The value 1 of Tanaka (2024) suits learning rates of order one.
     refine : bool
         Whether to replace the learning rate at which the search stopped by the crossing of the coverage curve there.
-        The paper reports the learning rate itself (`refine=False`), which is biased towards the side that the search
-        came from. Default: True.
+        Tanaka (2024) reports the learning rate itself (`refine=False`), which is biased towards the side that the
+        search came from. Default: True.
 
     Examples
     --------

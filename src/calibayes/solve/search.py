@@ -27,8 +27,8 @@ class Request(Enum):
     """Coverage, and a coarse coverage curve around the learning rate."""
     CURVE = "curve"
     """Coverage, and the full coverage curve, after the sampler has refined its state."""
-    CHEAPEST_CURVE = "cheapest curve"
-    """`CURVE` if the sampler refines its state cheaply, else `ROUGH_CURVE`."""
+    CURVE_IF_CHEAP = "curve if cheap"
+    """`CURVE` if the sampler can refine its state at low cost, else `ROUGH_CURVE`."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Evaluation:
     refined : bool
         Whether the sampler has refined its state.
     crossing : float
-        Learning rate at which the coverage curve crosses the level: 0 or infinity if that is below or above the curve,
-        NaN if no curve was requested.
+        Learning rate at which the coverage curve crosses the level: 0 or infinity if it lies to the left or right of
+        the curve's range of learning rates, NaN if no curve was requested.
     half_width : float
         Half-width of the curve, in log eta.
     """

@@ -1,6 +1,6 @@
 """The solver: sample at eta, ask every replicate whether its credible set covers the estimate, move eta, repeat.
 
-Paper, figures 1 and 3: the two algorithms differ in the sampler only. In outline:
+Tanaka (2024), figures 1 and 3: the two algorithms differ in the sampler only. In outline:
 
     initial = sampler.draw_initial(...)                     posterior on the data
     state   = sampler.init(..., eta)                        particles on every replicate
@@ -205,7 +205,7 @@ class Solver:
     def _observe(self, problem: CoverageProblem, solver_state: SolverState) -> tuple[SolverState, Request]:
         """Compute what the search asks for at the learning rate of the particles, and return which request that was."""
         request, sampler = solver_state.search.request, problem.sampler
-        if request is Request.CHEAPEST_CURVE:
+        if request is Request.CURVE_IF_CHEAP:
             cheap = sampler.refine_is_cheap(problem.target, solver_state.state)
             request = Request.CURVE if cheap else Request.ROUGH_CURVE
         if request in _REFINED:

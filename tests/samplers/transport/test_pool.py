@@ -13,7 +13,7 @@ from calibayes.samplers.initial import InitialDraws
 from calibayes.samplers.populations import N_POPULATIONS
 from calibayes.samplers.transport import config
 from calibayes.samplers.transport.matching import initial_populations, move_populations
-from calibayes.samplers.transport.pool import make_pool
+from calibayes.samplers.transport.pool import _repeat_draws, make_pool
 from exact import gaussian_location_coverage, gaussian_location_etas
 
 N, N_REPLICATES, M = 40, 200, 500
@@ -49,6 +49,22 @@ def assert_location_posterior(pool, eta, y):
     sd = (eta * N) ** -0.5
     assert abs(theta.mean() - y.mean()) < 4.5 * sd / pool.ess**0.5
     assert abs(theta.var() / sd**2 - 1) < 4.5 * (2 / pool.ess) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("n_particles", "indices"), [(4, [0, 1, 3, 4]), (6, [0, 1, 2, 3, 4, 5]), (8, [0, 1, 2, 3, 4, 5, 0, 1])]
+)
+def test_draws_are_repeated_or_thinned_evenly(target, n_particles, indices):
+    theta = jnp.asarray(np.random.default_rng(0).normal(size=(1, 3, 6)), float)
+    particles = evaluate(target.select(jnp.arange(3)), theta)
+    repeated = _repeat_draws(particles, n_particles)
+    for new, old in (
+        (repeated.theta, theta),
+        (repeated.risk, particles.risk),
+        (repeated.log_prior, particles.log_prior),
+    ):
+        np.testing.assert_array_equal(new, old[..., jnp.asarray(indices)])
+    np.testing.assert_allclose(repeated.weights, 1 / n_particles, rtol=1e-6)
 
 
 def test_pool_is_at_the_matching_learning_rate(pool):

@@ -269,7 +269,10 @@ def _draw_and_weight(
 def _draw_populations(
     key: PRNGKeyArray, target: Target, particles: Particles, eta: Float[Array, ""], n_particles: int
 ) -> tuple[Particles, tuple[Float[Array, " P"], Float[Array, " P"]], Bool[Array, ""]]:
-    """Return draws, their variances within and between populations, and whether enough of them are effective."""
+    """Return draws, their variances within and between populations, and whether the draws can be used.
+
+    They can if the effective sample size of the weighted proposals was large enough in every population.
+    """
     constants = config.CONFIG.importance
     keys, merged = replicate_keys(key, N_POPULATIONS), particles.merge_replicates()
     proposal = _fit_proposal(merged, merged.log_weights)

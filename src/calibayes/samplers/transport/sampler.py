@@ -112,11 +112,12 @@ class Transport(Sampler[TransportState]):
     Parameters
     ----------
     n_particles : int or None
-        Number of particles per replicate. Default: the larger of 1,000 and 40 per parameter. The pool on the data has
-        20 times as many.
+        Number of particles per replicate. Default: the larger of 1,000 and 40 per parameter. The posterior on the
+        data is represented by 20 times as many draws, from which the particles of the replicates are taken.
     max_evaluations : int
-        Largest number of evaluations of the risk to fit the maps to a part of the particles during the search, and
-        again to all particles at its end. Default: 3.
+        Largest number of evaluations of the risk for fitting the affine maps. During the search the maps are fitted
+        with some of the particles; at the end of the search they are fitted again with all, under the same limit.
+        Default: 3.
     repair : bool
         Whether to sample replicates with degenerate weights by tempering. Default: True.
     audit : bool
