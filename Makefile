@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := demo
 .PHONY: help demo test lint format docs picture clean lock audit coverage \
-	bench bench-page bench-compare sensitivity seeds kills inputs soak reproduce robust-page validate mutants trust-page \
+	bench bench-cold bench-page bench-compare sensitivity seeds kills inputs soak reproduce robust-page validate mutants trust-page \
 	studies results pages
 
 ## Development
@@ -49,6 +49,9 @@ clean:  ## Remove the environment and all caches.
 
 bench: .venv/installed  ## Measure speed as ratios; minutes. Options: python -m benchmarks.speed --help
 	$(BIN)/python -m benchmarks.speed
+
+bench-cold: .venv/installed  ## Measure the first call of a fresh process against NumPyro's first NUTS run; minutes.
+	$(BIN)/python -m benchmarks.cold
 
 bench-compare: .venv/installed  ## Compare the speed of two source trees: make bench-compare OLD=path/to/src
 	$(BIN)/python -m benchmarks.compare $(OLD)

@@ -5,7 +5,16 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from calibayes.bootstrap import Bayesian, Block, Cluster, Multinomial, Poisson, replicate_keys
+from calibayes.bootstrap import (
+    Bayesian,
+    Block,
+    Cluster,
+    Multinomial,
+    Poisson,
+    _integers,
+    _random_words,
+    replicate_keys,
+)
 
 N = 7
 N_REPLICATES = 20_000
@@ -109,6 +118,32 @@ def test_n_out_of_n_counts_n_draws_with_replacement(options, key):
     for b, replicate in enumerate(counts):
         indices = jax.random.randint(jax.random.fold_in(key, b), (N,), 0, N)
         np.testing.assert_array_equal(replicate, np.bincount(indices, minlength=N))
+
+
+@pytest.mark.parametrize("n", [7, 257, 70_001])
+@pytest.mark.parametrize("name", [name for name in CASES if name != "circular 7"])
+def test_counts_of_all_replicates_are_those_of_each_replicate(name, n, key):
+    """Drawn for a padded number of observations, or one by one. Sums of Bayesian weights are rounded differently."""
+    kind, options, _ = CASES[name]
+    groups = {"groups": np.resize(GROUPS, n)} if name == "cluster" else options
+    scheme = kind(3, **groups)
+    counts = np.asarray(scheme.counts(key, n))
+    for replicate_key, row in zip(replicate_keys(key, 3), counts, strict=True):
+        np.testing.assert_allclose(row, scheme.replicate(replicate_key, n), rtol=1e-5 * (name == "bayesian"))
+
+
+@pytest.mark.parametrize("limit", [1, 2, 6, 100, 65_536, 65_537, 10**6, 2**31 - 1])
+def test_integers_are_those_of_jax_random(limit, key):
+    words = np.asarray(_random_words(500, key))
+    np.testing.assert_array_equal(_integers(words, limit), jax.random.randint(key, (500,), 0, limit))
+
+
+def test_a_subclass_may_define_its_own_replicates(key):
+    class Doubled(Multinomial):
+        def replicate(self, key, n):
+            return 2 * super().replicate(key, n)
+
+    np.testing.assert_array_equal(Doubled(5).counts(key, N), 2 * Multinomial(5).counts(key, N))
 
 
 @pytest.mark.parametrize("size", [1, 0, -3, N + 1, 3.0, True])

@@ -54,22 +54,21 @@ def calibrate_lambda(seed, **options):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
 def test_large_programs_are_compiled_once():
-    """GPC-SMC compiles the tempering for the data and for all replicates, and the rejuvenation for all replicates.
+    """GPC-SMC compiles the sampling from the prior for the data, and the rejuvenation and tempering for all replicates.
 
-    By default, everything that samples a few replicates (the pool, the audit, the repair) has the same shape, so that
-    there is one program for tempering and one for rejuvenation; the adaptation of the initial draws and the transport
-    to all replicates are one program each.
+    By default, everything that samples a few replicates (the initial draws, the pool, the audit, the repair) has the
+    same shape, so that there is one program for it; there are programs for the transport of some and of all particles.
     """
     jax.clear_caches()
     with compilations() as messages:
         calibrate_median(1, tolerance=0.005, max_iterations=4)
-    for name, number in (("jit(temper_steps)", 2), ("jit(_rejuvenate_call)", 1), ("jit(summarize)", 1)):
+    for name, number in (("jit(temper_steps)", 1), ("jit(_temper_or_rejuvenate)", 2), ("jit(summarize)", 1)):
         assert sum(name in message for message in messages) == number, messages
     with compilations() as messages:
         assert calibrate_by_default(1).converged
-    programs = ("jit(temper_steps)", "jit(_rejuvenate_call)", "jit(_adapt)", "jit(transport_and_fit)")
-    for name in programs:
-        assert sum(name in message for message in messages) == 1, messages
+    programs = (("jit(_temper_or_rejuvenate)", 1), ("jit(prior_particles)", 1), ("jit(transport_and_weight)", 2))
+    for name, number in programs:
+        assert sum(name in message for message in messages) == number, messages
 
 
 @pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
@@ -92,6 +91,34 @@ def test_another_dataset_compiles_nothing(calibration):
         calibration(seed)
     with compilations() as messages:
         calibration(3)
+    assert not messages, messages
+
+
+@pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
+@pytest.mark.parametrize(
+    "sampler",
+    [cb.Transport(n_particles=200), pytest.param(cb.SMC(n_particles=100), marks=pytest.mark.slow)],
+    ids=["transport", "smc"],
+)
+def test_another_number_of_observations_compiles_nothing(sampler):
+    """Nor another tau, prior scale or seed, a fold of a cross-validation, or fresh replicates to validate on."""
+    x, y = cb.datasets.median_regression(700, 0)
+    options = {"sampler": sampler, "bootstrap": 60, "progress": False, "eta_init": 0.8, "tolerance": 0.03}
+
+    def calibrate(rows, seed=0, tau=0.5, scale=100.0):
+        model = cb.GibbsModel(cb.losses.Quantile(tau), cb.priors.Normal(scale=scale))
+        return cb.calibrate(model, (x[rows], y[rows]), seed=seed, **options)
+
+    # Several calibrations, because not every one of them uses every program.
+    for seed in range(3):
+        calibrate(slice(400), seed, tau=0.5 + 0.2 * seed).validate()
+    with compilations() as messages:
+        calibrate(slice(410))
+        calibrate(slice(700))
+        calibrate(slice(400), tau=0.9)
+        calibrate(slice(400), scale=50.0)
+        calibrate(slice(400), seed=7)
+        calibrate(np.arange(700) % 5 != 0).validate()
     assert not messages, messages
 
 

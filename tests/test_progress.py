@@ -1,6 +1,7 @@
 """Display of a running calibration."""
 
 import io
+import time
 
 import pytest
 from rich.console import Console
@@ -31,3 +32,12 @@ def test_nothing_is_shown_without_progress(stream):
     with LiveLine(False, n_draws=200) as live:
         live.iteration(1, 1.0, 0.9, 100.0)
     assert stream.getvalue() == ""
+
+
+def test_compilation_is_shown_with_its_time(stream, monkeypatch):
+    monkeypatch.setattr("calibayes.progress.compiling_since", lambda: time.monotonic() - 7)
+    with LiveLine(True, n_draws=200) as live:
+        live.phase("bootstrap replicates")
+    text = stream.getvalue()
+    assert "compiling, 7 s" in text
+    assert "bootstrap replicates" not in text

@@ -14,6 +14,7 @@ from calibayes import priors as priors
 from calibayes import regions as regions
 from calibayes._backend.devices import mesh as mesh
 from calibayes._backend.distributed import DistributedError as DistributedError
+from calibayes._backend.program_cache import set_cache_dir as set_cache_dir
 from calibayes._backend.warnings import CalibrationWarning as CalibrationWarning
 from calibayes._backend.warnings import CheckpointError as CheckpointError
 from calibayes._backend.warnings import LongRunWarning as LongRunWarning
@@ -71,6 +72,7 @@ __all__ = [
     "plots",
     "priors",
     "regions",
+    "set_cache_dir",
 ]
 
 

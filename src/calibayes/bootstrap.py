@@ -5,17 +5,23 @@ in how they draw the counts of one replicate. Replicate b is drawn from its own 
 not depend on the number of replicates.
 """
 
+import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Float, Int, Key, Num, PRNGKeyArray, UInt
 
-from calibayes._backend.rng import replicate_keys
+from calibayes._backend.devices import padded_size
+from calibayes._backend.functions import host_array
+from calibayes._backend.jit import jit
+from calibayes._backend.rng import replicate_keys, unrolled
 from calibayes._core.counts import PoissonSpec, poisson_counts
 
 __all__ = ["Bayesian", "Block", "Bootstrap", "Cluster", "Multinomial", "Poisson"]
@@ -108,11 +114,64 @@ class Bootstrap(eqx.Module):
         Array of shape (B, N)
             Counts, one row per replicate.
         """
+        return jax.device_put(self._host_counts(key, n))
+
+    def _host_counts(self, key: PRNGKeyArray, n: int) -> Float[np.ndarray, "B N"]:
+        """Draw the counts of all replicates, and copy them to the host."""
         self.check(n)
-        return _draw(self, replicate_keys(key, self.n_replicates), n)
+        return np.asarray(_draw(self, replicate_keys(key, self.n_replicates), n))
 
 
-class Multinomial(Bootstrap):
+class _PaddedBootstrap(Bootstrap):
+    """Scheme that draws random numbers in compiled programs of a few sizes, and counts them on the host.
+
+    A random number does not depend on how many are drawn, so that it does not depend on the padding.
+    """
+
+    def replicate(self, key, n):
+        return self._counts(self._draw(self._n_draws(n), key), n)
+
+    @abstractmethod
+    def _n_draws(self, n: int) -> int:
+        """Return how many random numbers a replicate of `n` observations takes."""
+
+    @staticmethod
+    @abstractmethod
+    def _draw(size: int, key: PRNGKeyArray) -> Num[Array, "... size"]:
+        """Draw the random numbers of one replicate."""
+
+    @abstractmethod
+    def _counts(self, drawn: Any, n: int) -> Any:
+        """Return the counts of `n` observations, given the random numbers of one or more replicates."""
+
+    def _host_counts(self, key, n):
+        if type(self).replicate is not _PaddedBootstrap.replicate:
+            return super()._host_counts(key, n)
+        self.check(n)
+        n_draws, keys = self._n_draws(n), replicate_keys(key, self.n_replicates)
+        drawn = np.asarray(_draw_padded(type(self)._draw, padded_size(n_draws), keys))
+        return self._counts(drawn[..., :n_draws], n)
+
+
+def _random_words(size: int, key: PRNGKeyArray) -> UInt[Array, "2 size"]:
+    """Draw the words from which `jax.random.randint` computes integers."""
+    dtype = np.dtype(f"u{jax.dtypes.canonicalize_dtype(int)}")
+    return jnp.stack([jax.random.bits(half, (size,), dtype) for half in jax.random.split(key)])
+
+
+def _integers(words: Any, limit: int) -> Any:
+    """Return the integers of `jax.random.randint` from 0 to `limit` - 1, given random words.
+
+    On the host NumPy computes them: XLA divides by a number that it does not know in several times the time.
+    """
+    base = 2 ** (8 * words.dtype.itemsize)
+    half = math.isqrt(base) % limit
+    divisor, factor = (words.dtype.type(number) for number in (limit, half**2 % base % limit))
+    integers = (words[..., 0, :] % divisor * factor + words[..., 1, :] % divisor) % divisor
+    return integers.astype(jax.dtypes.canonicalize_dtype(int))
+
+
+class Multinomial(_PaddedBootstrap):
     r"""Efron's bootstrap: observations drawn with replacement.
 
     This is the bootstrap of Tanaka (2024). With `size` it is the m-out-of-n bootstrap.
@@ -163,13 +222,16 @@ class Multinomial(Bootstrap):
         if not isinstance(self.rate, Real) or not 0 < self.rate <= 0.5:
             raise ValueError(f"rate must be above 0 and at most 1/2, the exponent of n^-rate; got {self.rate!r}.")
 
-    def replicate(self, key, n):
-        size = n if self.size is None else self.size
-        counts = _count(jax.random.randint(key, (size,), 0, n), n)
-        return counts * (n / size) ** (1 - 2 * self.rate)
+    _draw = staticmethod(_random_words)
+
+    def _n_draws(self, n):
+        return n if self.size is None else self.size
+
+    def _counts(self, drawn, n):
+        return _count(_integers(drawn, n), n) * host_array((n / drawn.shape[-1]) ** (1 - 2 * self.rate))
 
 
-class Bayesian(Bootstrap):
+class Bayesian(_PaddedBootstrap):
     """Rubin's Bayesian bootstrap: Dirichlet weights, all of them positive.
 
     Parameters
@@ -194,12 +256,18 @@ class Bayesian(Bootstrap):
     (True, 100.0)
     """
 
-    def replicate(self, key, n):
-        weights = jax.random.exponential(key, (n,))
-        return weights * (n / weights.sum())
+    def _n_draws(self, n):
+        return n
+
+    @staticmethod
+    def _draw(size, key):
+        return jax.random.exponential(key, (size,))
+
+    def _counts(self, drawn, n):
+        return drawn * (n / drawn.sum(-1, keepdims=True))
 
 
-class Poisson(Bootstrap):
+class Poisson(_PaddedBootstrap):
     """Independent Poisson(1) counts, for large data sets.
 
     Parameters
@@ -221,11 +289,18 @@ class Poisson(Bootstrap):
     (500, 100)
     """
 
-    def replicate(self, key, n):
-        return poisson_counts(key[None], jnp.asarray(0), n + n % 2)[:n, 0]
+    def _n_draws(self, n):
+        return n + n % 2
+
+    @staticmethod
+    def _draw(size, key):
+        return poisson_counts(key[None], jnp.asarray(0), size)[:, 0]
+
+    def _counts(self, drawn, n):
+        return drawn[..., :n]
 
 
-class Block(Bootstrap):
+class Block(_PaddedBootstrap):
     """Blocks of consecutive observations, for serially dependent data.
 
     Parameters
@@ -267,27 +342,33 @@ class Block(Bootstrap):
         if not (is_integer and 1 <= self.length <= n):
             raise ValueError(f"length of a block must be between 1 and N = {n}; got {self.length!r}.")
 
-    def replicate(self, key, n):
-        n_blocks = -(-n // self.length)
-        n_starts = n if self.circular else n - self.length + 1
-        starts = jax.random.randint(key, (n_blocks,), 0, n_starts)
+    _draw = staticmethod(_random_words)
+
+    def _n_draws(self, n):
+        return -(-n // self.length)
+
+    def _counts(self, drawn, n):
+        starts = _integers(drawn, n if self.circular else n - self.length + 1)
+        offsets = np.arange(self.length, dtype=starts.dtype).reshape((1,) * starts.ndim + (-1,))
+        members = (starts[..., None] + offsets) % n
         # The last block is truncated so that exactly N observations are drawn.
-        counts = _count((self._members(starts) % n).reshape(-1)[:n], n)
-        return counts if self.circular else counts - self._expected(n) + 1
+        counts = _count(members.reshape(*starts.shape[:-1], -1)[..., :n], n)
+        return counts if self.circular else counts - host_array(self._expected(n)) + 1
 
-    def _members(self, starts: Int[Array, " J"]) -> Int[Array, "J L"]:
-        return starts[:, None] + jnp.arange(self.length)[None, :]
-
-    def _expected(self, n: int) -> Float[Array, " N"]:
+    def _expected(self, n: int) -> Float[np.ndarray, " N"]:
         """Return the expected counts of moving blocks."""
         n_starts = n - self.length + 1
-        members = self._members(jnp.arange(n_starts))
         n_full, remainder = divmod(n, self.length)
-        full = _count(members.reshape(-1), n) * n_full
-        return (full + _count(members[:, :remainder].reshape(-1), n)) / n_starts
+        i = np.arange(n)
+
+        def n_containing(length: int) -> Int[np.ndarray, " N"]:
+            """Return how many of the possible blocks, truncated to `length`, contain each observation."""
+            return np.maximum(np.minimum(i, n_starts - 1) - np.maximum(i - length, -1), 0)
+
+        return (n_full * n_containing(self.length) + n_containing(remainder)) / n_starts
 
 
-class Cluster(Bootstrap):
+class Cluster(_PaddedBootstrap):
     """Whole clusters drawn with replacement, for grouped data.
 
     Parameters
@@ -335,9 +416,14 @@ class Cluster(Bootstrap):
         if self.n_groups < 2:
             raise ValueError("groups must name at least two clusters; got one.")
 
-    def replicate(self, key, n):  # noqa: ARG002
-        counts = _count(jax.random.randint(key, (self.n_groups,), 0, self.n_groups), self.n_groups)
-        return counts[self.groups]
+    _draw = staticmethod(_random_words)
+
+    def _n_draws(self, n):  # noqa: ARG002
+        return self.n_groups
+
+    def _counts(self, drawn, n):  # noqa: ARG002
+        groups = np.asarray(self.groups) if isinstance(drawn, np.ndarray) else self.groups
+        return _count(_integers(drawn, self.n_groups), self.n_groups)[..., groups]
 
 
 def exceeds_storage(n_replicates: int, n: int) -> bool:
@@ -353,14 +439,29 @@ def draw_counts(
         return bootstrap
     if isinstance(bootstrap, Poisson) and exceeds_storage(bootstrap.n_replicates, n):
         return PoissonSpec(key, bootstrap.n_replicates, n)
-    return np.asarray(bootstrap.counts(key, n))
+    return bootstrap._host_counts(key, n)
 
 
-@eqx.filter_jit
+@jit
 def _draw(bootstrap: Bootstrap, keys: Key[Array, " B"], n: int) -> Float[Array, "B N"]:
-    return jax.lax.map(lambda key: bootstrap.replicate(key, n), keys)
+    return jax.lax.map(lambda key: bootstrap.replicate(unrolled(key), n), keys)
 
 
-def _count(indices: Int[Array, " J"], n: int) -> Float[Array, " N"]:
-    """Return how often each of 0, ..., n - 1 occurs."""
-    return jnp.zeros(n).at[indices].add(1.0)
+@jit
+def _draw_padded(
+    draw: Callable[[int, PRNGKeyArray], Num[Array, "... size"]], size: int, keys: Key[Array, " B"]
+) -> Num[Array, "B ... size"]:
+    return jax.lax.map(lambda key: draw(size, unrolled(key)), keys)
+
+
+def _count(indices: Any, n: int) -> Any:
+    """Return how often each of 0, ..., n - 1 occurs, along the last axis.
+
+    On the host NumPy counts them, in a fraction of the time that XLA takes on a CPU.
+    """
+    if not isinstance(indices, np.ndarray):
+        return jnp.zeros(n).at[indices].add(1.0)
+    counts = np.empty((len(indices), n), jax.dtypes.canonicalize_dtype(float))
+    for row, of_replicate in zip(counts, indices, strict=True):
+        row[:] = np.bincount(of_replicate, minlength=n)
+    return counts

@@ -166,7 +166,7 @@ def calibrate(
     region.check(observations.dim)
     validated_draws = check_initial_draws(draws, model.prior, observations.dim)
     key = as_key(seed)
-    counts_key, check_key, search_key, draw_key = _split(key)
+    counts_key, _, search_key, draw_key = _split(key)
 
     saved = _open_checkpoint(
         path,
@@ -177,9 +177,11 @@ def calibrate(
         | {"level": level, "tolerance": tolerance, "seed": key, "eta_init": eta_init},
     )
     counts = draw_counts(replicates, counts_key, observations.n)
-    target = make_target(model, observations.data, counts, observations.dim)
+    target = make_target(model, observations.data, counts, observations.dim, pad=not sampler.reads_data)
     sampler.check(target)
-    target, initial_draws = check_initial_risk(target, validated_draws, check_key)
+    initial_draws = None
+    if validated_draws is not None:
+        target, initial_draws = check_initial_risk(target, validated_draws)
     saved.load(target)
     problem = CoverageProblem(target, sampler, region, level, estimate, search_key, initial_draws)
     with LiveLine(progress, size) as live:
@@ -295,11 +297,11 @@ def _paper_settings(options: dict[str, Any], sampler: Sampler) -> dict[str, Any]
     return settings | options | {"sampler": sampler}
 
 
-@jax.jit
 def _split(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:
     """Return keys for the counts, the check of the initial draws, the search and the reported draws."""
     counts_key, check_key, run_key = split_key(key, 3)
-    return counts_key, check_key, *split_key(run_key)
+    search_key, draw_key = split_key(run_key)
+    return counts_key, check_key, search_key, draw_key
 
 
 def _as_sampler(sampler: str | Sampler) -> Sampler:

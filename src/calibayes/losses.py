@@ -60,7 +60,6 @@ class Quantile(_LocationLoss):
     (0.5, 1.5)
     """
 
-    convex: ClassVar[bool] = True
     tau: Float[Array, ""]
 
     def __init__(self, tau: Numbers):
@@ -91,8 +90,6 @@ class Absolute(_LocationLoss):
     2.0
     """
 
-    convex: ClassVar[bool] = True
-
     def rho(self, prediction, y):
         return jnp.abs(prediction - y)
 
@@ -111,8 +108,6 @@ class Squared(_LocationLoss):
     >>> float(cb.losses.Squared().rho(1.0, 4.0))
     4.5
     """
-
-    convex: ClassVar[bool] = True
 
     def rho(self, prediction, y):
         return 0.5 * jnp.square(prediction - y)
@@ -144,7 +139,6 @@ class Huber(_LocationLoss):
     (0.5, 8.0)
     """
 
-    convex: ClassVar[bool] = True
     delta: Float[Array, ""]
 
     def __init__(self, delta: Numbers = 1.345):
@@ -180,7 +174,6 @@ class Expectile(_LocationLoss):
     (1.0, 3.0)
     """
 
-    convex: ClassVar[bool] = True
     tau: Float[Array, ""]
 
     def __init__(self, tau: Numbers):
@@ -219,8 +212,6 @@ class Hinge(_MarginLoss):
     (1.0, 3.0)
     """
 
-    convex: ClassVar[bool] = True
-
     def rho(self, prediction, y):
         return 2 * jnp.maximum(0, 1 - y * prediction)
 
@@ -238,8 +229,6 @@ class Logistic(_MarginLoss):
     >>> round(float(cb.losses.Logistic().rho(0.0, 1.0)), 4)
     0.6931
     """
-
-    convex: ClassVar[bool] = True
 
     def rho(self, prediction, y):
         return jax.nn.softplus(-y * prediction)

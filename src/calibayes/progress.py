@@ -1,13 +1,16 @@
 """Display of a running calibration: one live line on a terminal or in a notebook, nothing in a pipe."""
 
+import time
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
+from rich.text import Text
 
 from calibayes._backend.distributed import is_main_process
+from calibayes._backend.jit import compiling_since
 from calibayes.solve.progress import Progress
 
 
@@ -34,7 +37,7 @@ class LiveLine(Progress):
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(bar_width=18),
-            TextColumn("[dim]{task.fields[phase]}"),
+            PhaseColumn(),
             TimeElapsedColumn(),
             console=console,
             transient=True,
@@ -65,3 +68,13 @@ class LiveLine(Progress):
     def _update(self, **fields: Any) -> None:
         if self._display is not None:
             self._display.update(self._task, **fields)
+
+
+class PhaseColumn(ProgressColumn):
+    """Show the present phase, or for how long a program has been compiling."""
+
+    def render(self, task: Task) -> Text:
+        """Return the text of the column; rich calls this ten times a second."""
+        since = compiling_since()
+        phase = task.fields["phase"] if since is None else f"compiling, {time.monotonic() - since:.0f} s"
+        return Text(phase, style="dim")

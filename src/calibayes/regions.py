@@ -26,8 +26,7 @@ from jaxtyping import Array, Float
 from calibayes._backend.arguments import display, integer, parameters
 from calibayes._backend.functions import Numbers, static
 from calibayes._backend.jit import jit
-from calibayes._backend.linalg import lower_inverse
-from calibayes._core.particles import Particles, covariance, factor, mean, quantile, share_below, transform
+from calibayes._core.particles import Particles, inverse_factor, mean_and_covariance, quantile, share_below, transform
 from calibayes._core.target import Target, log_density
 
 __all__ = [
@@ -503,8 +502,8 @@ def _subset(cloud: ReplicateParticles, indices: slice) -> ReplicateParticles:
 
 def _mass_within(shape: ReplicateParticles, ranked: ReplicateParticles, point: Point) -> Float[Array, " B"]:
     """Return the mass of `ranked` that is closer to the mean than the point, in the Mahalanobis distance of `shape`."""
-    centre = mean(shape.theta, shape.weights)
-    whiten = lower_inverse(factor(covariance(shape.theta, shape.weights)))
+    centre, spread = mean_and_covariance(shape.theta, shape.weights)
+    whiten = inverse_factor(spread)
 
     def distance(theta):
         return jnp.square(transform(whiten, theta - centre[:, :, None])).sum(0)

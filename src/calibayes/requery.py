@@ -18,6 +18,7 @@ from calibayes._backend.arguments import positive
 from calibayes._backend.devices import use_mesh
 from calibayes._backend.distributed import raise_distributed_errors
 from calibayes._backend.functions import as_float
+from calibayes._backend.rng import fold_key, split_key
 from calibayes._backend.versions import versions
 from calibayes._backend.warnings import CalibrationWarning, NotConvergedWarning
 from calibayes._core.curve import Coverage, Curve
@@ -342,7 +343,7 @@ class Calibration:
     def _particles_at(self, eta: float) -> Particles:
         """Return particles on the data, moved by SMC if they are at another learning rate."""
         positive("eta", eta)
-        iterate, key = self.iterate, jax.random.fold_in(self.inputs.key, _POSTERIOR_STREAM)
+        iterate, key = self.iterate, fold_key(self.inputs.key, _POSTERIOR_STREAM)
         if eta == iterate.eta:
             return iterate.particles
         data = self.problem.target.replicate(0)
@@ -367,11 +368,12 @@ class Calibration:
         replicates = check_bootstrap(bootstrap, n, problem.target.n_replicates - 1)
         n_replicates = replicates.n_replicates if isinstance(replicates, Bootstrap) else len(replicates)
         check_n_particles(problem.sampler.size(problem.target.dim), problem.target.dim, n_replicates)
-        key = jax.random.fold_in(inputs.key, _VALIDATION_STREAM) if seed is None else as_key(seed)
-        counts_key, initial_key, init_key = jax.random.split(key, 3)
+        key = fold_key(inputs.key, _VALIDATION_STREAM) if seed is None else as_key(seed)
+        counts_key, initial_key, init_key = split_key(key, 3)
         with use_mesh(problem.target.mesh):
             counts = draw_counts(replicates, counts_key, n)
-            target = make_target(inputs.model, inputs.observations, counts, problem.target.dim)
+            pad = not problem.sampler.reads_data
+            target = make_target(inputs.model, inputs.observations, counts, problem.target.dim, pad)
         coverage, findings = self._coverage_on(target, initial_key, init_key)
         if worst(findings) >= Severity.WARNING:
             serious = [finding.message for finding in findings if finding.severity >= Severity.WARNING]

@@ -13,7 +13,7 @@ import pytest
 
 import calibayes as cb
 from calibayes._backend import devices
-from calibayes._backend.devices import choose_mesh
+from calibayes._backend.devices import choose_mesh, padded_size
 from calibayes._core.counts import PoissonSpec
 from calibayes._core.particles import normalise
 from calibayes._core.sandwich import influences, matching_eta, mean_shifts
@@ -94,7 +94,7 @@ def test_other_sums_over_observations_are_those_of_one_device(shape, stored):
         particles = make_particles(populations)
         particles = particles.with_log_weights(normalise(-0.3 * particles.risk))
         influence = influences(target, particles, jnp.ones(2))
-        eta = matching_eta(target, particles, jnp.ones(2))
+        eta = matching_eta(influence, particles, jnp.ones(2))
         results.append((target.totals(), np.asarray(influence)[:, :N], mean_shifts(target, influence), eta))
         # The padding of the last blocks has no influence.
         assert not np.asarray(influence)[:, N:].any()
@@ -131,6 +131,29 @@ def test_default_mesh_divides_observations_first():
         thread.start()
         thread.join()
         assert shapes == [(1, 4)]
+
+
+@pytest.mark.parametrize(
+    ("n", "on_cpu", "on_gpu"),
+    [
+        (1, 256, 256),
+        (256, 256, 256),
+        (400, 1024, 512),
+        (410, 1024, 512),
+        (700, 1024, 1024),
+        (1025, 4096, 1280),
+        (5000, 8192, 5120),
+        (2**16, 2**16, 2**16),
+        (2**16 + 1, 5 * 2**14, 5 * 2**14),
+        (10**6, 2**20, 2**20),
+        (7 * 2**17 + 1, 2**20, 2**20),
+    ],
+)
+def test_data_are_stored_in_a_few_sizes(n, on_cpu, on_gpu, monkeypatch):
+    assert padded_size(n) == on_cpu
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert padded_size(n) == on_gpu
+    assert n <= 1024 or on_gpu <= 1.25 * n
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import calibayes
-from calibayes._backend.linalg import cholesky, clip_eigenvalues, lower_inverse
+from calibayes._backend.linalg import cholesky, clip_eigenvalues, diagonal, inverse_cholesky, lower_inverse
 
 BATCH = 7
 TOLERANCE = 300 * np.finfo(np.float32).eps
@@ -29,8 +29,12 @@ def test_cholesky_and_inverse_match_numpy(dim):
     matrices, *_ = symmetric(dim, 0.1, 3.0)
     roots = np.asarray(jax.jit(cholesky)(jnp.asarray(matrices, float)))
     np.testing.assert_allclose(roots, np.linalg.cholesky(matrices), atol=TOLERANCE)
+    expected = np.linalg.inv(roots.astype(np.float64))
     inverses = np.asarray(jax.jit(lower_inverse)(jnp.asarray(roots)))
-    np.testing.assert_allclose(inverses, np.linalg.inv(roots.astype(np.float64)), atol=10 * TOLERANCE)
+    np.testing.assert_allclose(inverses, expected, atol=10 * TOLERANCE)
+    direct = jax.jit(inverse_cholesky)(jnp.asarray(matrices, float))
+    np.testing.assert_allclose(direct, expected, atol=10 * TOLERANCE)
+    assert (np.triu(direct, 1) == 0).all()
     assert (np.triu(roots, 1) == 0).all()
     assert (np.triu(inverses, 1) == 0).all()
 
@@ -39,9 +43,16 @@ def test_cholesky_of_indefinite_matrices_is_nan():
     definite, *_ = symmetric(3, 0.5, 2.0)
     indefinite, *_ = symmetric(3, -0.5, 2.0)
     zero = np.zeros((1, 3, 3))
-    roots = np.asarray(jax.jit(cholesky)(jnp.asarray(np.concatenate([definite, indefinite, zero]), float)))
-    assert np.isfinite(roots[:BATCH]).all()
-    assert np.isnan(roots[BATCH:]).all()
+    for fn in (cholesky, inverse_cholesky):
+        roots = np.asarray(jax.jit(fn)(jnp.asarray(np.concatenate([definite, indefinite, zero]), float)))
+        assert np.isfinite(roots[:BATCH]).all()
+        assert np.isnan(roots[BATCH:]).all()
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1), (3, 4, 4), (3, 4, 7)])
+def test_diagonal_of_matrices_that_need_not_be_square(shape):
+    matrices = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    np.testing.assert_array_equal(diagonal(jnp.asarray(matrices)), np.diagonal(matrices, axis1=1, axis2=2))
 
 
 @pytest.mark.parametrize("dim", [1, 2, 8, 40])
@@ -61,9 +72,7 @@ def test_nearly_symmetric_matrices_are_clipped():
     np.testing.assert_allclose(np.asarray(clipped)[0], 4 * np.eye(2), atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "fn", [cholesky, lower_inverse, lambda m: clip_eigenvalues(m, 0.25, 4.0)], ids=["cholesky", "inverse", "clip"]
-)
+@pytest.mark.parametrize("fn", [cholesky, inverse_cholesky, lower_inverse, lambda m: clip_eigenvalues(m, 0.25, 4.0)])
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="programs for the CPU")
 def test_cpu_programs_do_not_call_lapack(fn):
     """LAPACK calls can deadlock in XLA's thread pool."""

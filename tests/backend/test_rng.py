@@ -1,4 +1,4 @@
-"""Random numbers of the inner loop against those of JAX, and key derivation."""
+"""Random numbers and keys against those of JAX."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,17 @@ import pytest
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
-from calibayes._backend.rng import fold_key, normals, replicate_keys, split_key, threefry, uniforms
+from calibayes._backend.rng import (
+    fold_in,
+    fold_key,
+    key_from_seed,
+    normals,
+    replicate_keys,
+    split_key,
+    threefry,
+    uniforms,
+    unrolled,
+)
 
 
 def test_threefry_equals_that_of_jax(key):
@@ -56,3 +66,63 @@ def test_derived_keys_equal_those_of_jax(key):
         np.testing.assert_array_equal(
             jax.random.key_data(jnp.stack(split_key(key, n))), jax.random.key_data(jax.random.split(key, n))
         )
+
+
+def _assert_equal_keys(got, expected):
+    assert got.dtype == expected.dtype
+    np.testing.assert_array_equal(jax.random.key_data(got), jax.random.key_data(expected))
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_keys_equal_those_of_jax_in_and_outside_of_compiled_functions(compiled, x64):
+    with jax.enable_x64(x64):
+        key, call = jax.random.key(2**40 + 3), jax.jit if compiled else lambda fn: fn
+        _assert_equal_keys(key_from_seed(2**40 + 3), key)
+        keys = jax.random.split(key, 5)
+        _assert_equal_keys(call(lambda key: jnp.stack(split_key(key, 5)))(key), keys)
+        expected = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(5))
+        _assert_equal_keys(call(lambda key: replicate_keys(key, 5))(key), expected)
+        counts = jnp.array([0, 3, 1, 2**31 - 1, 9])
+        _assert_equal_keys(call(fold_in)(keys, counts), jax.vmap(jax.random.fold_in)(keys, counts))
+        _assert_equal_keys(call(fold_in)(keys, counts[1]), jax.vmap(jax.random.fold_in, (0, None))(keys, counts[1]))
+
+
+def test_keys_outside_of_compiled_functions_compile_nothing(key):
+    with jax.log_compiles(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax._src.compiler, "backend_compile_and_load", lambda *_a, **_k: pytest.fail("compiled"))
+        replicate_keys(fold_key(split_key(key, 3, 11)[1], 1, 2), 1234)
+
+
+def test_keys_of_another_generator_are_folded_by_jax():
+    key = jax.random.key(0, impl="rbg")
+    _assert_equal_keys(replicate_keys(key, 3), jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(3)))
+    assert unrolled(key) is key
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda key: jax.random.uniform(key, (3, 7)),
+        lambda key: jax.random.normal(key, (5,)),
+        lambda key: jax.random.randint(key, (9,), 0, 100),
+        lambda key: jax.random.permutation(key, 11),
+        lambda key: jax.random.choice(jax.random.split(jax.random.fold_in(key, 3))[1], 20, (4,)),
+        lambda key: jax.random.bits(key, (4,), jnp.uint8),
+    ],
+)
+def test_unrolled_keys_give_the_numbers_of_jax(draw, x64):
+    with jax.enable_x64(x64):
+        key = jax.random.key(5)
+        np.testing.assert_array_equal(jax.jit(lambda key: draw(unrolled(key)))(key), draw(key))
+        keys = jax.random.split(key, 3)
+        np.testing.assert_array_equal(jax.vmap(lambda key: draw(unrolled(key)))(keys), jax.vmap(draw)(keys))
+
+
+def test_unrolled_numbers_are_one_fusion():
+    def fusions(fn):
+        return jax.jit(fn).lower(jax.random.key(0)).compile().as_text().count(" fusion(")
+
+    assert fusions(lambda key: jax.random.uniform(unrolled(key), (100,))) == 1
+    assert fusions(lambda key: replicate_keys(key, 100)) == 1

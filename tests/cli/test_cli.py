@@ -2,12 +2,11 @@
 
 import re
 
-import jax
 import pytest
 from typer.testing import CliRunner
 
 import calibayes as cb
-from calibayes.cli import app, enable_compilation_cache
+from calibayes.cli import app
 
 
 @pytest.mark.parametrize("argument", ["version", "--version"])
@@ -46,35 +45,3 @@ def test_demo_compares_uncalibrated_and_calibrated(tmp_path):
 
 def test_demo_rejects_too_few_observations():
     assert CliRunner().invoke(app, ["demo", "--n", "1"]).exit_code == 2
-
-
-@pytest.fixture
-def no_cache():
-    before = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", None)
-    yield
-    jax.config.update("jax_compilation_cache_dir", before)
-
-
-@pytest.mark.usefixtures("no_cache")
-def test_compiled_programs_are_cached(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    enable_compilation_cache()
-    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "calibayes")
-
-
-def test_configured_cache_is_kept(monkeypatch, tmp_path):
-    before = jax.config.jax_compilation_cache_dir
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    enable_compilation_cache()
-    assert jax.config.jax_compilation_cache_dir == before
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.usefixtures("no_cache")
-def test_no_cache_without_a_writable_folder(monkeypatch, tmp_path):
-    file = tmp_path / "file"
-    file.write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(file))
-    enable_compilation_cache()
-    assert jax.config.jax_compilation_cache_dir is None

@@ -206,6 +206,30 @@ def test_replicate_keeps_its_axis():
     np.testing.assert_array_equal(one.risk[0], RISK[2])
 
 
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize(("size", "n"), [(2, 2), (37, 37), (64, 9), (1000, 3000)])
+def test_ancestors_invert_the_distribution_function(size, n, backend, monkeypatch, key):
+    """At all points but those within a rounding error (n / 2^24 of a stratum) of a step."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    weights = np.random.default_rng(size).gamma(0.3, size=size).astype(np.float32)
+    ancestors = np.asarray(jax.jit(ps.stratified, static_argnums=2)(key, jnp.asarray(weights), n))
+    points = (np.arange(n) + np.asarray(jax.random.uniform(key, (n,)), np.float64)) / n
+    cdf = np.cumsum(weights, dtype=np.float64) / weights.sum(dtype=np.float64)
+    expected = np.searchsorted(cdf, points, side="right")
+    assert (np.diff(ancestors) >= 0).all()
+    near = np.abs(points[:, None] - cdf[None]).min(1) < 1e-6
+    np.testing.assert_array_equal(ancestors[~near], expected[~near])
+    assert near.mean() < 0.02
+
+
+def test_normalise_with_ess_equals_both(key):
+    log_weights = 3 * jax.random.normal(key, (3, 50)) - jnp.array([0.0, 1e4, jnp.inf])[:, None]
+    normalised, sizes = ps.normalise_with_ess(log_weights)
+    np.testing.assert_array_equal(normalised, ps.normalise(log_weights))
+    np.testing.assert_allclose(sizes, ps.ess(log_weights), rtol=1e-6)
+    np.testing.assert_allclose(jnp.exp(normalised).sum(-1), [1, 1, 0], rtol=1e-5)
+
+
 @pytest.mark.parametrize("scheme", ["stratified", "systematic"])
 def test_no_particle_without_weight_is_drawn_from_many(scheme, key):
     """With many particles a parallel cumulative sum of weights is not monotone."""

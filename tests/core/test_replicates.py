@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes._backend.linalg import lower_inverse
 from calibayes._core.particles import (
     Particles,
     covariance,
     factor,
-    outer_products,
+    inverse_factor,
+    map_replicates,
+    mean_and_covariance,
     reweight_particles,
+    transform,
 )
 from calibayes._core.target import evaluate, make_target
 
@@ -61,17 +63,41 @@ def test_merged_replicates_have_equal_shares_of_the_weight(particles):
     np.testing.assert_array_equal(merged.log_prior[0], np.asarray(particles.log_prior).reshape(-1))
 
 
-def test_outer_products_accept_negative_weights(particles):
+def test_mean_and_covariance_match_their_definitions(particles):
+    theta, weights = np.asarray(particles.theta, np.float64), np.asarray(particles.weights, np.float64)
+    means, covariances = eqx.filter_jit(mean_and_covariance)(particles.theta, particles.weights)
+    expected = np.einsum("kbm,bm->kb", theta, weights)
+    np.testing.assert_allclose(means, expected, rtol=1e-4, atol=1e-5)
+    centred = theta - expected[:, :, None]
+    np.testing.assert_allclose(covariances, np.einsum("kbm,bm,jbm->bkj", centred, weights, centred), atol=1e-4)
+
+
+def test_map_replicates_stacks_results_along_the_first_axis(particles):
+    """Weights may be negative."""
     weights = np.random.default_rng(1).normal(size=(B, M)).astype(np.float32)
+    fn = lambda theta, weights: ((theta * weights[None]) @ theta.T, weights.sum())
+    products, sums = eqx.filter_jit(lambda *args: map_replicates(fn, *args))(particles.theta, weights)
     expected = np.einsum("kbm,bm,jbm->bkj", particles.theta, weights, particles.theta)
-    products = eqx.filter_jit(outer_products)(particles.theta, weights)
     np.testing.assert_allclose(products, expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(sums, weights.sum(-1), rtol=1e-3)
 
 
 def test_inverse_of_covariance_factors(particles):
-    roots = eqx.filter_jit(lambda p: factor(covariance(p.theta, p.weights)))(particles)
-    product = np.asarray(eqx.filter_jit(lower_inverse)(roots)) @ np.asarray(roots)
-    np.testing.assert_allclose(product, np.broadcast_to(np.eye(K), (B, K, K)), atol=1e-5)
+    """Of regular matrices, and of zero, whose factor is diagonal."""
+    matrices = jnp.concatenate([covariance(particles.theta, particles.weights), jnp.zeros((1, K, K))])
+    roots, inverses = eqx.filter_jit(lambda matrices: (factor(matrices), inverse_factor(matrices)))(matrices)
+    product = np.asarray(inverses) @ np.asarray(roots)
+    np.testing.assert_allclose(product, np.broadcast_to(np.eye(K), (B + 1, K, K)), atol=1e-5)
+
+
+@pytest.mark.parametrize("dim", [1, 3, 9])
+def test_transform_multiplies_the_particles_of_each_replicate(dim):
+    """Unrolled for few parameters, in a loop for many."""
+    rng = np.random.default_rng(dim)
+    matrices, theta = rng.normal(size=(B, dim, dim)), rng.normal(size=(dim, B, M))
+    expected = np.einsum("bkj,jbm->kbm", matrices, theta)
+    transformed = eqx.filter_jit(transform)(jnp.asarray(matrices, float), jnp.asarray(theta, float))
+    np.testing.assert_allclose(transformed, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("step", [0.7, -0.7])
@@ -126,3 +152,23 @@ def test_losses_are_evaluated_at_the_constrained_parameters(bounded_problem):
     ]
     computed = np.concatenate(blocks)[:11, 0]
     np.testing.assert_allclose(computed, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_programs_do_not_grow_with_the_number_of_parameters():
+    def n_lines(fn, *args):
+        return len(jax.jit(fn).lower(*args).as_text().splitlines())
+
+    def sizes(dim):
+        matrices, theta, weights = jnp.ones((B, dim, dim)), jnp.ones((dim, B, M)), jnp.ones((B, M))
+        data = (np.ones((20, dim)), np.ones(20))
+        model = cb.GibbsModel(cb.losses.Quantile(0.3), cb.priors.Normal(), dim=dim)
+        target = make_target(model, data, np.ones((B - 1, 20)), dim)
+        return (
+            n_lines(transform, matrices, theta),
+            n_lines(mean_and_covariance, theta, weights),
+            n_lines(factor, matrices),
+            n_lines(inverse_factor, matrices),
+            n_lines(target.risk, theta),
+        )
+
+    assert sizes(20) == sizes(40)

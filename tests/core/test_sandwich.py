@@ -4,6 +4,7 @@ Particles are not random draws. They are pairs symmetric about the mean, so that
 posterior covariance; or a grid with the posterior weights. Therefore only rounding errors remain.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import calibayes as cb
 from calibayes._core.particles import normalise
 from calibayes._core.sandwich import influences, matching_eta, mean_shifts
-from calibayes._core.target import evaluate, make_target
+from calibayes._core.target import Target, evaluate, make_target
 
 N, K, SCALE = 45, 3, 5.0
 """45 observations leave three places of the last block empty, which must not count. The prior has a small effect."""
@@ -37,7 +38,8 @@ def regression():
     drawn = rng.multinomial(N, np.full(N, 1 / N), size=2).astype(float)
     # Bootstrap replicates; multiples of one of them; replicates close to the data.
     counts = np.stack([*drawn, 2 * drawn[1], 0.3 * drawn[1], *(1 + 0.02 * (drawn - 1)), 1.7 + 0.034 * (drawn[0] - 1)])
-    target = make_target(cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=SCALE)), (x, y), counts, K)
+    model = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=SCALE))
+    target = make_target(model, (x, y), counts, K, pad=False)
     points, weights = [], []
     for eta in ETAS:
         precision = eta * x.T @ x + np.eye(K) / SCALE**2
@@ -104,7 +106,9 @@ def test_matching_eta_equates_posterior_and_sandwich_covariance(regression):
     moves = np.mean([exact_influences(x, y, eta) for eta in ETAS], 0)
     covariances = [eta * np.linalg.inv(eta * x.T @ x + np.eye(K) / SCALE**2) for eta in ETAS]
     exact = K / np.trace(np.linalg.solve(np.mean(covariances, 0), moves @ moves.T))
-    assert float(matching_eta(target, particles, jnp.asarray(ETAS, float))) == pytest.approx(exact, rel=2e-3)
+    assert float(
+        matching_eta(influences(target, particles, jnp.asarray(ETAS, float)), particles, jnp.asarray(ETAS, float))
+    ) == pytest.approx(exact, rel=2e-3)
     # Without the prior it is K divided by the sum of leverage times squared residual.
     leverage = np.einsum("ik,ki->i", x, np.linalg.solve(x.T @ x, x.T))
     residual = y - x @ np.linalg.lstsq(x, y)[0]
@@ -160,4 +164,24 @@ def test_infinite_losses_are_ignored():
     target = make_target(model, np.arange(5.0), np.ones((1, 5)), 1).replicate(0)
     particles = evaluate(target, jnp.asarray(np.linspace(-1, 3, 80)[None, None], float))
     assert np.isfinite(influences(target, particles, jnp.ones(1))).all()
-    assert np.isfinite(matching_eta(target, particles, jnp.ones(1)))
+    assert np.isfinite(matching_eta(influences(target, particles, jnp.ones(1)), particles, jnp.ones(1)))
+
+
+def test_shifts_and_matching_eta_do_not_depend_on_the_padding(regression):
+    """With 48 and 256 stored observations: bit for bit, and to rounding for the sum of squares of the matching eta.
+
+    The shift of the data is exactly zero.
+    """
+    x, y, counts, target, particles = regression
+    padded = make_target(cb.GibbsModel(target.loss, target.prior), (x, y), counts, K)
+    assert padded.reference_loss.size > target.reference_loss.size
+    eta, results = jnp.asarray(ETAS, float), []
+    for t in (target, padded):
+        influence = influences(t, particles, eta)
+        shifts = jax.jit(mean_shifts)(t, influence)
+        results.append((influence[:, :N], shifts, jax.jit(Target.totals)(t), matching_eta(influence, particles, eta)))
+        assert not np.asarray(shifts)[:, 0].any()
+    (*plain, plain_eta), (*padded, padded_eta) = results
+    for expected, computed in zip(plain, padded, strict=True):
+        np.testing.assert_array_equal(computed, expected)
+    np.testing.assert_allclose(padded_eta, plain_eta, rtol=1e-6)

@@ -63,6 +63,22 @@ def test_risk_matches_direct_sum(name, n, k):
     np.testing.assert_allclose(risk_of(target, jnp.asarray(theta)), expected, atol=1e-5 * np.abs(total).max())
 
 
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "drawn"])
+@pytest.mark.parametrize("k", [3, 70], ids=["unrolled", "matrix product"])
+@pytest.mark.parametrize("name", [*LOSSES, "generic"])
+def test_risk_does_not_depend_on_the_padding(name, k, stored):
+    """Bit for bit, also after recentring: 43 observations are stored as 48 or as 256."""
+    x, y, counts = make_data(name, 43, k)
+    loss = (lambda t, datum: jnp.abs(datum[1] - datum[0] @ t)) if name == "generic" else LOSSES[name][0]
+    model = cb.GibbsModel(loss, PRIOR, dim=k if name == "generic" else None)
+    specified = counts if stored else PoissonSpec(jax.random.key(3), 3, 43)
+    theta, new = jnp.asarray(make_theta(k, 4)), jnp.asarray(make_theta(k, 1, m=1, seed=5)[:, 0, 0])
+    plain, padded = (make_target(model, (x, y), specified, k, pad) for pad in (False, True))
+    assert (plain.reference_loss.size, padded.reference_loss.size) == (48, 256)
+    for a, b in ((plain, padded), (plain.recentre(new), padded.recentre(new))):
+        np.testing.assert_array_equal(risk_of(b, theta), risk_of(a, theta))
+
+
 @pytest.mark.parametrize("name", ["quantile", "hinge"])
 def test_generic_loss_equals_linear_one(name):
     loss, _ = LOSSES[name]

@@ -9,8 +9,16 @@ from calibayes._backend.rng import replicate_keys
 from calibayes._core.particles import ess, reweight
 from calibayes._core.target import evaluate
 from calibayes.kernels import RWMH
-from calibayes.samplers import tempering
-from calibayes.samplers.tempering import TemperingSchedule, init_tempering, next_step, temper_steps, temper_to
+from calibayes.samplers import mixing
+from calibayes.samplers.mixing import temper_to
+from calibayes.samplers.tempering import (
+    COARSE_SCHEDULE,
+    TemperingSchedule,
+    init_coarse,
+    init_tempering,
+    next_step,
+    temper_steps,
+)
 from targets import assert_log_gamma_moments, gamma_draws, gamma_target, log_gamma_moments
 
 M = 4000
@@ -95,9 +103,22 @@ def test_replicates_are_tempered_independently(key):
 
 
 def test_unreached_eta_is_an_error(key, monkeypatch):
-    monkeypatch.setattr(tempering, "temper_steps", lambda keys, target, state, *_: state)
+    monkeypatch.setattr(mixing, "_advance", lambda keys, target, state, monitor, *_: (0, state, monitor))
     target, total, weighted = gamma_target(n=12)
     theta = gamma_draws(np.random.default_rng(7), total, weighted, 20)
-    state = init_tempering(RWMH(), evaluate(target, theta), as_float(0.0))
-    with pytest.raises(RuntimeError, match=r"tempering did not reach eta = 0.5 in 2000 steps.* choose a narrower one"):
+    state = init_coarse(evaluate(target, theta), 0.0)
+    with pytest.raises(RuntimeError, match=r"tempering did not reach eta = 0.5 in 8000 moves.* choose a narrower one"):
         temper_to(replicate_keys(key, 3), target, state, 0.5)
+
+
+def test_program_that_also_rejuvenates_tempers_like_temperature_steps(key):
+    target, total, weighted = gamma_target(n=12)
+    particles = evaluate(target, gamma_draws(np.random.default_rng(7), total, weighted, 300))
+    keys, kernel = replicate_keys(key, 3), COARSE_SCHEDULE.kernel
+    state = temper_to(keys, target, init_coarse(particles, 1.0), 4.0)
+    first = init_tempering(kernel, particles, as_float(1.0))
+    expected = temper_steps(keys, target, first, as_float(4.0), COARSE_SCHEDULE, 100)
+    for name in ("eta", "moves", "steps", "resampled"):
+        np.testing.assert_array_equal(getattr(state, name), getattr(expected, name))
+    np.testing.assert_allclose(state.particles.theta, expected.particles.theta, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(state.adaptation.logit_step, expected.adaptation.logit_step, rtol=1e-3, atol=1e-3)

@@ -250,7 +250,8 @@ def from_default_start():
 def test_answer_does_not_depend_on_the_first_learning_rate(from_default_start, factor):
     """With the same replicates and seed only the particles differ, by less than `eta_se`.
 
-    From 1,500 particles per replicate, in three snapshots: 0.3 of the standard error that 200 replicates cause.
+    Over ten seeds, the root mean square of the difference is 0.12 and 0.16 of the standard error that 200 replicates
+    cause.
     """
     expected, coverage = from_default_start
     assert abs(coverage - LEVEL) < 0.03
@@ -258,7 +259,7 @@ def test_answer_does_not_depend_on_the_first_learning_rate(from_default_start, f
     assert result.converged
     assert result.trace[0].eta == pytest.approx(factor * expected.eta)
     assert 1 < len(result.trace) < 10
-    assert abs(result.eta - expected.eta) < 0.3 * expected.eta_se
+    assert abs(result.eta - expected.eta) < 0.5 * expected.eta_se
 
 
 def test_default_first_learning_rate_is_near_the_answer(from_default_start):

@@ -107,13 +107,9 @@ VALUE_ERRORS = {
         {"model": make_model(lambda t, d: (t[0], t[1])), "data": X},
         r"loss\(theta, datum\) must be a scalar",
     ),
-    "loss NaN": (
-        {"model": make_model(lambda t, d: jnp.nan * t[0]), "data": X},
-        "loss is NaN at all of 32 draws of the prior",
-    ),
     "prior's shape": (
         {"model": make_model(linear, WrongShape()), "data": X},
-        r"prior.sample\(key, \(32, 2\)\).*got \(32,\)",
+        r"prior.sample\(key, \((\d+), 2\)\).*got \(\1,\)",
     ),
     "level 0": ({"level": 0.0}, "level must be between 0 and 1"),
     "level 1": ({"level": 1}, "level must be between 0 and 1"),

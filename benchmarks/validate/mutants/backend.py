@@ -16,10 +16,10 @@ rewrite(
 )
 rewrite(
     "fold_key_ignores_later_words",
-    "calibayes._backend.rng:_fold_words",
-    "range(len(_w))",
-    "range(1)",
-    "Fold only the first word into a key.",
+    "calibayes._backend.rng:fold_key",
+    "fold_in(_k, _a(word & _m, _t))",
+    "fold_in(_k, _a(words[0] & _m, _t))",
+    "Fold the first word into a key instead of the later ones.",
     tests=[_RNG],
 )
 rewrite(

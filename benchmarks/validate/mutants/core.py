@@ -11,8 +11,8 @@ _VALIDATION = "benchmarks/test_validation.py"
 rewrite(
     "resampling_off_by_one",
     "calibayes._core.particles:_inverse_cdf",
-    "return _h[_i]",
-    "return _h[jnp.maximum(_i - 1, 0)]",
+    "return _number_at_or_below(_c, _p)",
+    "return jnp.maximum(_number_at_or_below(_c, _p) - 1, 0)",
     "Resample the particle before the drawn one.",
     tests=[_PARTICLES],
 )
@@ -50,15 +50,15 @@ rewrite(
 )
 rewrite(
     "covariance_not_centred",
-    "calibayes._core.particles:covariance",
-    "_t - (_t @ _w)[:, None]",
+    "calibayes._core.particles:mean_and_covariance",
+    "_t - _c[:, None]",
     "_t",
     "Compute the covariance without centring.",
     tests=[_PARTICLES],
 )
 rewrite(
     "covariance_without_weights",
-    "calibayes._core.particles:covariance",
+    "calibayes._core.particles:mean_and_covariance",
     "(_c * _w[None]) @ _c.T",
     "_c @ _c.T / len(_w)",
     "Compute the covariance without weights.",
@@ -66,7 +66,7 @@ rewrite(
 )
 rewrite(
     "ess_sum_not_squared",
-    "calibayes._core.particles:_ess_of_weights",
+    "calibayes._core.particles:ess_of_weights",
     "jnp.square(_t) / _d",
     "_t / _d",
     "Do not square the sum of weights in the effective sample size.",
@@ -211,7 +211,7 @@ rewrite(
 )
 rewrite(
     "pareto_tail_reversed",
-    "calibayes._core.convergence:_pareto_k",
+    "calibayes._core.convergence:_pareto_k_on_device",
     "jax.lax.top_k(_w, _n)[0][:, ::-1]",
     "jax.lax.top_k(_w, _n)[0]",
     "Fit the generalized Pareto distribution to the reversed tail.",

@@ -33,16 +33,16 @@ rewrite(
 )
 rewrite(
     "bootstrap_misses_last_observation",
-    "calibayes.bootstrap:Multinomial.replicate",
-    "jax.random.randint(_k, _s, 0, _n)",
-    "jax.random.randint(_k, _s, 0, _n - 1)",
+    "calibayes.bootstrap:Multinomial._counts",
+    "_integers(_d, _n)",
+    "_integers(_d, _n - 1)",
     "Never draw the last observation.",
     tests=[_BOOTSTRAP],
 )
 rewrite(
     "bayesian_bootstrap_not_normalised",
-    "calibayes.bootstrap:Bayesian.replicate",
-    "_w * (_n / _w.sum())",
+    "calibayes.bootstrap:Bayesian._counts",
+    "_w * (_n / _w.sum(-1, keepdims=True))",
     "_w",
     "Do not normalise the Dirichlet weights.",
     tests=[_BOOTSTRAP],

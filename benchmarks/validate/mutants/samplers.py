@@ -7,7 +7,7 @@ _VALIDATION = "benchmarks/test_validation.py"
 
 rewrite(
     "temperature_step_overshoots",
-    "calibayes.samplers.tempering:_temperature_step",
+    "calibayes.samplers.tempering:change_eta",
     "jnp.where(_s == _e - _t.eta, _e, _t.eta + _s)",
     "jnp.where(_s == _e - _t.eta, _e, _t.eta + 2 * _s)",
     "Record twice the step of eta by which the particles were reweighted.",
@@ -24,8 +24,8 @@ rewrite(
 rewrite(
     "chain_repeats_random_numbers",
     "calibayes.samplers.mcmc:_run_chains",
-    "jax.vmap(_f, _a)(_k, _s + _i)",
-    "jax.vmap(_f, _a)(_k, 0 * _s + _i)",
+    "_f(_k, _s + _i)",
+    "_f(_k, 0 * _s + _i)",
     "Start the random numbers again with every segment of a chain.",
     tests=[_VALIDATION, "test_calibrate.py"],
 )

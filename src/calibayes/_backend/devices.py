@@ -39,6 +39,16 @@ class DevicesConfig:
     min_blocks_per_device: int = 32
     """Number of blocks of observations per device below which replicates are divided between devices instead.
     Order-of-magnitude choice; it affects the running time only."""
+    min_size: int = 256
+    """Smallest number of observations for which memory is allocated. On a CPU the loops over observations leave out
+    the padding, which costs memory only."""
+    max_quadrupled_size: int = 2**12
+    """Largest size of data on a CPU up to which sizes are multiplied by four, so that most small data sets share their
+    programs. Order-of-magnitude choice; the padding takes at most a few MiB."""
+    max_doubled_size: int = 2**16
+    """The same for sizes that are multiplied by two; larger ones grow by at most a quarter."""
+    max_doubled_size_on_accelerator: int = 2**10
+    """The same on an accelerator, where loops include the padding."""
 
 
 CONFIG = DevicesConfig()
@@ -137,9 +147,44 @@ def choose_mesh(n_blocks: int, n: int, n_replicates: int) -> Mesh | None:
     return Mesh(devices, (REPLICATES, OBSERVATIONS))
 
 
-def padded_blocks(mesh: Mesh | None, n_blocks: int) -> int:
-    """Return the number of blocks, rounded up so that all devices hold equally many."""
-    return n_blocks if mesh is None else n_blocks + -n_blocks % mesh.shape[OBSERVATIONS]
+def padded_size(n: int) -> int:
+    """Return the number of observations, rounded up to one of a few sizes.
+
+    Data of the same size share their compiled programs.
+    """
+    on_cpu = jax.default_backend() == "cpu"
+    if n > (CONFIG.max_doubled_size if on_cpu else CONFIG.max_doubled_size_on_accelerator):
+        eighth = 1 << ((n - 1).bit_length() - 3)
+        return -(-n // eighth) * eighth
+    size = CONFIG.min_size
+    while size < n:
+        size *= 4 if on_cpu and size < CONFIG.max_quadrupled_size else 2
+    return size
+
+
+def n_stored_blocks(mesh: Mesh | None, n: int, length: int, pad: bool = True) -> int:
+    """Return the number of blocks in which observations are stored.
+
+    Parameters
+    ----------
+    mesh : Mesh or None
+        Devices of the target.
+    n : int
+        Number of observations.
+    length : int
+        Number of observations per block.
+    pad : bool
+        Whether to round up to one of a few sizes. Default: True.
+
+    Returns
+    -------
+    int
+        Number of blocks. On several devices it is only rounded up so that all of them hold equally many.
+    """
+    if mesh is None:
+        return -(-(padded_size(n) if pad else n) // length)
+    parts = mesh.shape[OBSERVATIONS]
+    return -(-n // (length * parts)) * parts
 
 
 def place_blocks(mesh: Mesh | None, shape: tuple[int, ...], make_part: Callable[[slice], np.ndarray]) -> Any:

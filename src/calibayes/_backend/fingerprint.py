@@ -3,8 +3,12 @@
 Functions are compared as in `calibayes._backend.functions`: by bytecode, constants and captured values. A class,
 function or module of an installed package is represented by its name, and one of the user's own by its code. An object
 is represented by its class and its attributes; one without attributes by its class alone.
+
+A strict digest is an error where this could miss a difference: for code of installed packages other than JAX, NumPy and
+this one, whose version it does not include, and for objects of unknown classes.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from functools import partial
 from hashlib import sha256
@@ -18,23 +22,59 @@ import numpy as np
 
 from calibayes._backend.functions import Function, captured_values, from_library
 
+_KNOWN = (
+    "builtins",
+    "calibayes",
+    "collections",
+    "dataclasses",
+    "equinox",
+    "functools",
+    "jax",
+    "jaxlib",
+    "math",
+    "numpy",
+)
+"""Packages whose objects a strict digest represents by name and attributes; the versions are not included."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range, slice)
 
 
-def digest(value: object) -> str:
-    """Return a digest of 64 hexadecimal digits, which is the same for equal values in any process."""
-    return _hash(value, ()).hex()
+class UnstableDigestError(ValueError):
+    """A value cannot be represented with certainty."""
 
 
-def _hash(value: object, ancestors: tuple[int, ...]) -> bytes:
+def digest(value: object, strict: bool = False) -> str:
+    """Return a digest of 64 hexadecimal digits, which is the same for equal values in any process.
+
+    Parameters
+    ----------
+    value : object
+        Value to represent.
+    strict : bool
+        Whether different values must have different digests. Default: False, which suffices to warn about a change.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    UnstableDigestError
+        If `strict` and the value contains an object whose behaviour its attributes and code may not determine.
+    """
+    return _hash(value, (), strict).hex()
+
+
+def _hash(value: object, ancestors: tuple[int, ...], strict: bool) -> bytes:
     """Return the digest of a value; `ancestors` are the ids of the values that contain it, to detect cycles."""
     if id(value) in ancestors:
         return b"itself"
     if isinstance(value, _PLAIN):
         return sha256(f"{type(value).__name__} {value!r}".encode()).digest()
+    if strict:
+        _require_known(value)
     total = sha256(type(value).__name__.encode())
     for part in _parts(value):
-        inner = part if isinstance(part, bytes) else _hash(part, (*ancestors, id(value)))
+        inner = part if isinstance(part, bytes) else _hash(part, (*ancestors, id(value)), strict)
         total.update(len(inner).to_bytes(8, "little") + inner)
     return total.digest()
 
@@ -48,7 +88,7 @@ def _parts(value: object) -> Iterator[Any]:
     elif isinstance(value, dict):
         yield from (pair for item in value.items() for pair in item)
     elif isinstance(value, set | frozenset):
-        yield from sorted(_hash(item, ()) for item in value)
+        yield from sorted(_hash(item, (), False) for item in value)
     elif isinstance(value, CodeType):
         names = (value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
         counts = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_flags)
@@ -86,3 +126,22 @@ def _array(value: object) -> Iterator[Any]:
     array = np.asarray(value)
     yield f"{array.dtype.str} {array.shape}"
     yield array.tolist() if array.dtype.hasobject else array.tobytes()
+
+
+def _require_known(value: object) -> None:
+    """Raise an error for code of other packages, and for objects that may differ although their attributes agree."""
+    if isinstance(value, type | ModuleType) or callable(value):
+        named = value
+    elif isinstance(value, tuple | list | dict | set | frozenset | np.ndarray | np.generic | jax.Array | CodeType):
+        return
+    else:
+        named = type(value)
+    module = named.__name__ if isinstance(named, ModuleType) else getattr(named, "__module__", None)
+    module = type(named).__module__ if module is None else module
+    if module.partition(".")[0] in _KNOWN:
+        return
+    own_code = isinstance(named, FunctionType | Function | MethodType | ModuleType) or (
+        isinstance(named, type) and dataclasses.is_dataclass(named)
+    )
+    if not own_code or from_library(named):
+        raise UnstableDigestError(f"{value!r} cannot be identified by its code.")

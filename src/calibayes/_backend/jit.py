@@ -1,41 +1,380 @@
-"""Compilation with a small overhead per call.
+"""Compiled functions: one program per shape, compiled in the background or read from disk where possible.
 
-A calibration calls dozens of compiled functions, many of which run for less time than `equinox.filter_jit` needs to
-dispatch them. Where all arguments are arrays, `jit` dispatches through `jax.jit`, which takes a quarter of the time
-(`docs/performance.md`).
+`jit` compiles a function for the shapes, dtypes and static values of its arguments, like `equinox.filter_jit`. In
+addition
+
+- a program is read from the program cache on disk if an earlier process compiled it (`program_cache.py`), without
+  tracing the function again;
+- `prefetch` compiles a program for arguments that do not exist yet, in a thread, while other work continues;
+- a call takes a fraction of the time of `equinox.filter_jit`, because a calibration calls dozens of programs that run
+  for less time than it needs to dispatch them (`docs/performance.md`).
+
+Inside the trace of another function, under a JAX debugging option, and for arrays on several devices, JAX compiles the
+function itself.
 """
 
-from collections.abc import Callable
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, partial, wraps
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
+from weakref import WeakSet
 
 import equinox as eqx
 import jax
 import numpy as np
 
+from calibayes._backend import program_cache
+from calibayes._backend.fingerprint import UnstableDigestError, digest
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def jit(fn: F) -> F:
-    """Compile a function of positional arguments, like `equinox.filter_jit` but with a faster call.
+@dataclass(frozen=True)
+class JitConfig:
+    """Constants of the compilation."""
+
+    max_threads: int = 16
+    """Largest number of programs that are compiled at the same time; never more than there are processors."""
+    cpu_options: tuple[tuple[str, bool], ...] = (("xla_cpu_use_fusion_emitters", False),)
+    """Compiler options of a `light` program on a CPU. The older code generator of XLA takes half the time to compile,
+    and its programs take up to twice the time to run (`python -m benchmarks.cold`)."""
+
+
+CONFIG = JitConfig()
+
+_TRACE_SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_device",
+    "jax_default_prng_impl",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+    "jax_threefry_partitionable",
+)
+"""JAX settings that change a program."""
+_DEBUG_SETTINGS = ("jax_disable_jit", "jax_debug_nans", "jax_debug_infs", "jax_check_tracer_leaks")
+"""JAX settings that change how a program is run; with any of them JAX compiles and runs the function itself."""
+
+
+def jit(fn: F, *, light: bool = False) -> F:
+    """Compile a function of positional arguments.
 
     Parameters
     ----------
     fn : callable
-        Function of pytrees. Leaves that are not arrays, such as integers, are static.
+        Function of pytrees. Leaves that are not arrays, such as integers, are static and must be hashable.
+    light : bool
+        Whether the function takes a small part of the running time, so that a short compilation matters more than a
+        fast program. Default: False.
 
     Returns
     -------
     callable
-        Compiled function. If all leaves of the arguments are arrays or integers, `fn` must return arrays only.
+        Compiled function, with the `Program` as its attribute `program`.
     """
-    jitted, filter_jitted = cache(partial(jax.jit, fn)), eqx.filter_jit(fn)
+    program = Program(fn, light)
 
     @wraps(fn)
     def call(*args: Any) -> Any:
+        return program(*args)
+
+    call.program = program  # type: ignore[attr-defined]
+    return cast(F, call)
+
+
+def prefetch(fn: Callable[..., Any], *args: Any) -> Any:
+    """Start to compile a function made by `jit` for arguments of given shapes.
+
+    Parameters
+    ----------
+    fn : callable
+        Function made by `jit`.
+    *args : pytree
+        Arguments of a later call, with arrays or `jax.ShapeDtypeStruct` as leaves.
+
+    Returns
+    -------
+    pytree
+        The value of the function, with `jax.ShapeDtypeStruct` in place of arrays.
+    """
+    return fn.program.prefetch(*args)  # type: ignore[attr-defined]
+
+
+def clear_programs() -> None:
+    """Drop all compiled programs from memory."""
+    for program in list(_PROGRAMS):
+        program.clear()
+    jax.clear_caches()
+
+
+def compiling_since() -> float | None:
+    """Return the time, by `time.monotonic`, since which a call has been waiting for a program; None if none is."""
+    return _waiting.since
+
+
+class Program:
+    """A function and its compiled programs, one for each set of shapes, dtypes and static values."""
+
+    def __init__(self, fn: Callable[..., Any], light: bool):
+        self._fn = fn
+        self._light = light
+        self._jitted, self._filter_jitted = cache(partial(jax.jit, fn)), eqx.filter_jit(fn)
+        self._executables: dict[Any, _Executable] = {}
+        self._pending: dict[Any, Future[_Executable]] = {}
+        self._lock = threading.Lock()
+        _PROGRAMS.add(self)
+
+    def __call__(self, *args: Any) -> Any:
+        leaves, structure = jax.tree.flatten(args)
+        arrays: list[Any] = []
+        entries: list[Any] = []
+        for leaf in leaves:
+            if isinstance(leaf, jax.Array):
+                if isinstance(leaf, jax.core.Tracer) or not _is_local(leaf):
+                    return self._call_jax(args)
+                arrays.append(leaf)
+                entries.append((leaf.shape, leaf.dtype))
+            elif isinstance(leaf, np.ndarray):
+                arrays.append(_canonical(leaf))
+                entries.append((leaf.shape, arrays[-1].dtype))
+            else:
+                entries.append((type(leaf), leaf))
+        if any(getattr(jax.config, name) for name in _DEBUG_SETTINGS):
+            return self._call_jax(args)
+        key = (structure, tuple(entries), _trace_settings())
+        executable = self._executables.get(key)
+        if executable is None:
+            with _waiting():
+                executable = self._executables[key] = self._obtain(key, args)
+        return executable(arrays)
+
+    def prefetch(self, *args: Any) -> Any:
+        """Start to compile the program for `args`, and return the shapes of its value."""
+        leaves, structure = jax.tree.flatten(args)
+        entries = [(leaf.shape, _abstract(leaf).dtype) if _is_abstract(leaf) else (type(leaf), leaf) for leaf in leaves]
+        key = (structure, tuple(entries), _trace_settings())
+        with self._lock:
+            known = self._executables.get(key)
+            future = self._pending.get(key)
+            start = known is None and future is None
+            if start:
+                self._pending[key] = future = Future()
+        if known is not None:
+            return known.shapes()
+        assert future is not None
+        if not start:
+            return future.result().shapes()
+        return self._start(key, args, future)
+
+    def clear(self) -> None:
+        """Drop the compiled programs from memory."""
+        with self._lock:
+            self._executables.clear()
+            self._pending.clear()
+        self._jitted = cache(partial(jax.jit, self._fn))
+
+    def _call_jax(self, args: Sequence[Any]) -> Any:
+        """Call the function through JAX's own compilation, which also handles traced arguments."""
         integers = tuple(i for i, arg in enumerate(args) if type(arg) is int)
         others = [arg for arg in args if type(arg) is not int] if integers else args
         only_arrays = all(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(others))
-        return (jitted(static_argnums=integers) if only_arrays else filter_jitted)(*args)
+        return (self._jitted(static_argnums=integers) if only_arrays else self._filter_jitted)(*args)
 
-    return cast(F, call)
+    def _obtain(self, key: Any, args: Sequence[Any]) -> "_Executable":
+        """Return the program for `args`: the one that is being compiled, or a new one."""
+        with self._lock:
+            future = self._pending.get(key)
+            if future is None:
+                own = self._pending[key] = Future()
+        if future is not None:
+            return future.result()
+        self._start(key, args, own, in_background=False)
+        return own.result()
+
+    def _start(self, key: Any, args: Sequence[Any], future: "Future[_Executable]", in_background: bool = True) -> Any:
+        """Read or compile a program, set the result of `future`, and return the shapes of the value."""
+        try:
+            name = self._cache_name(args)
+            executable = None if name is None else _read(name, args)
+            if executable is not None:
+                future.set_result(executable)
+                return executable.shapes()
+            lowered, structure, statics = self._lower(args)
+            name = name or program_cache.name_of(lowered.as_text() if program_cache.is_enabled() else "")
+            finish = partial(_compile, lowered, structure, statics, name, args)
+            if in_background:
+                _executor().submit(_set_result, future, finish)
+            else:
+                future.set_result(finish())
+            return _fill(structure, statics, jax.tree.leaves(lowered.out_info))
+        except BaseException as error:
+            with self._lock:
+                self._pending.pop(key, None)
+            future.set_exception(error)
+            if in_background:
+                future.exception()
+            raise
+
+    def _lower(self, args: Sequence[Any]) -> tuple[jax.stages.Lowered, Any, list[Any]]:
+        """Trace the function; return it with the structure of its value, and the leaves that are not arrays."""
+        leaves, structure = cast(tuple[list[Any], Any], jax.tree.flatten(tuple(args)))
+        is_array = [_is_abstract(leaf) for leaf in leaves]
+        value: list[Any] = []
+
+        def flat(*arrays: Any) -> tuple[Any, ...]:
+            remaining = iter(arrays)
+            inputs = [next(remaining) if array else leaf for leaf, array in zip(leaves, is_array, strict=True)]
+            outputs, out_structure = jax.tree.flatten(self._fn(*structure.unflatten(inputs)))
+            statics = [_ARRAY if eqx.is_array(leaf) else leaf for leaf in outputs]
+            value[:] = [out_structure, statics]
+            return tuple(leaf for leaf in outputs if eqx.is_array(leaf))
+
+        flat.__name__ = flat.__qualname__ = getattr(self._fn, "__name__", "program")
+        options = dict(CONFIG.cpu_options) if self._light and jax.default_backend() == "cpu" else None
+        abstract = [_abstract(leaf) for leaf, array in zip(leaves, is_array, strict=True) if array]
+        lowered = jax.jit(flat, compiler_options=options).lower(*abstract)
+        return lowered, value[0], value[1]
+
+    def _cache_name(self, args: Sequence[Any]) -> str | None:
+        """Return the name of the program in the cache on disk; None if it cannot be determined without tracing."""
+        if not (program_cache.is_enabled() and program_cache.covers(self._fn)):
+            return None
+        described = jax.tree.map(
+            lambda leaf: (leaf.shape, str(_abstract(leaf).dtype)) if _is_abstract(leaf) else leaf,
+            tuple(args),
+        )
+        identity = (self._fn.__module__, self._fn.__qualname__, self._light, _trace_settings())
+        try:
+            return program_cache.name_of(digest((*map(str, identity), described), strict=True), of_code=True)
+        except UnstableDigestError:
+            return None
+
+
+class _Executable(NamedTuple):
+    """A compiled program of flat lists of arrays, and the structure of its value."""
+
+    compiled: jax.stages.Compiled
+    structure: Any
+    """Structure of the value, as a JAX `PyTreeDef`."""
+    statics: list[Any]
+    """Leaves of the value; `_ARRAY` in place of an array."""
+
+    def __call__(self, arrays: Sequence[Any]) -> Any:
+        return _fill(self.structure, self.statics, self.compiled(*arrays))
+
+    def shapes(self) -> Any:
+        """Return the value of the function with shapes in place of arrays."""
+        infos = jax.tree.leaves(self.compiled.out_info)
+        return _fill(self.structure, self.statics, [jax.ShapeDtypeStruct(i.shape, i.dtype) for i in infos])
+
+
+class _ArrayMarker:
+    """Place of an array among the leaves of a value."""
+
+
+_ARRAY = _ArrayMarker()
+_PROGRAMS: WeakSet[Program] = WeakSet()
+
+
+class _Waiting:
+    """Since when at least one call has been waiting for a program."""
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+        self._calls = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            self._calls += 1
+            self.since = self.since or time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls -= 1
+                self.since = self.since if self._calls else None
+
+
+_waiting = _Waiting()
+
+
+def _compile(
+    lowered: jax.stages.Lowered, structure: Any, statics: list[Any], name: str, args: Sequence[Any]
+) -> _Executable:
+    compiled = program_cache.read_compiled(name)
+    if compiled is None:
+        compiled = lowered.compile()
+        skeleton = structure.unflatten(list(range(len(statics)))), [leaf is _ARRAY for leaf in statics]
+        program_cache.write(name, compiled, (skeleton, [None if leaf is _ARRAY else leaf for leaf in statics]), args)
+    return _Executable(compiled, structure, statics)
+
+
+def _read(name: str, args: Sequence[Any]) -> _Executable | None:
+    """Return a program of the cache on disk."""
+    entry = program_cache.read(name, args)
+    if entry is None:
+        return None
+    compiled, ((skeleton, is_array), statics) = entry
+    structure = jax.tree.structure(skeleton)
+    return _Executable(
+        compiled, structure, [_ARRAY if array else leaf for leaf, array in zip(statics, is_array, strict=True)]
+    )
+
+
+def _set_result(future: "Future[_Executable]", make: Callable[[], _Executable]) -> None:
+    try:
+        future.set_result(make())
+    except BaseException as error:
+        future.set_exception(error)
+
+
+def _fill(structure: Any, statics: list[Any], arrays: Sequence[Any]) -> Any:
+    remaining = iter(arrays)
+    return structure.unflatten([next(remaining) if leaf is _ARRAY else leaf for leaf in statics])
+
+
+def _is_abstract(leaf: object) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Return the shape and dtype of an array; a weak dtype, that of a Python number, is taken as an ordinary one."""
+    leaf = _canonical(leaf) if isinstance(leaf, np.ndarray) else leaf
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+
+def _canonical(array: np.ndarray) -> np.ndarray:
+    """Return a host array with the dtype that JAX gives to it."""
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    return array if array.dtype == dtype else array.astype(dtype)
+
+
+def _is_local(array: jax.Array) -> bool:
+    """Return whether an array is on the default device of this process."""
+    return _only_device() or (array.is_fully_addressable and array.devices() == {_default_device()})
+
+
+def _only_device() -> bool:
+    return jax.device_count() == 1
+
+
+def _default_device() -> jax.Device:
+    device = getattr(jax.config, "jax_default_device")  # noqa: B009  # JAX does not declare it
+    return device if isinstance(device, jax.Device) else jax.local_devices()[0]
+
+
+def _trace_settings() -> tuple[Any, ...]:
+    return tuple(getattr(jax.config, name) for name in _TRACE_SETTINGS)
+
+
+@cache
+def _executor() -> ThreadPoolExecutor:
+    threads = min(CONFIG.max_threads, os.cpu_count() or 1)
+    return ThreadPoolExecutor(threads, thread_name_prefix="calibayes-compile")

@@ -34,6 +34,11 @@ def lower_inverse(roots: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
     return jax.lax.platform_dependent(roots, cpu=_lower_inverse, default=_lower_inverse_by_solve)
 
 
+def inverse_cholesky(matrices: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
+    """Return the inverse of the lower Cholesky factor of each matrix, NaN for one that is not positive definite."""
+    return jax.lax.platform_dependent(matrices, cpu=_inverse_cholesky, default=_inverse_cholesky_by_solve)
+
+
 def clip_eigenvalues(matrices: Float[Array, "B K K"], low: float, high: float) -> Float[Array, "B K K"]:
     r"""Clip the eigenvalues of symmetric matrices to an interval.
 
@@ -54,31 +59,54 @@ def clip_eigenvalues(matrices: Float[Array, "B K K"], low: float, high: float) -
     eye = jnp.eye(matrices.shape[-1], dtype=matrices.dtype)[None]
     # Exactly symmetric: rounding can make eigenvalues of an asymmetric matrix complex, which have no sign.
     matrices = 0.5 * (matrices + jnp.swapaxes(matrices, 1, 2))
-    below, above = (_matrix_absolute(matrices - bound * eye) for bound in (low, high))
+    both = _matrix_absolute(jnp.concatenate([matrices - low * eye, matrices - high * eye]))
+    below, above = both[: len(matrices)], both[len(matrices) :]
     return 0.5 * ((low + high) * eye + below - above)
 
 
+def _eliminate(matrices: Float[Array, "B K J"]) -> Float[Array, "B K J"]:
+    """Eliminate the entries below the diagonal of the first K columns; the values there are not zero, but undefined.
+
+    Each step is one elementwise operation on all matrices, which is fast to compile.
+    """
+    dim = matrices.shape[1]
+    rows = jnp.arange(dim)[None, :, None]
+
+    def subtract_row(k, matrices):
+        row = jax.lax.dynamic_slice_in_dim(matrices, k, 1, 1)
+        column = jax.lax.dynamic_slice_in_dim(matrices, k, 1, 2)
+        pivot = jax.lax.dynamic_slice_in_dim(row, k, 1, 2)
+        return jnp.where(rows > k, matrices - column / pivot * row, matrices)
+
+    return jax.lax.fori_loop(0, dim - 1, subtract_row, matrices)
+
+
 def _cholesky(matrices: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
-    dim = matrices.shape[-1]
+    eliminated = jnp.swapaxes(_eliminate(matrices), 1, 2)
+    root = jnp.tril(eliminated) / jnp.sqrt(diagonal(eliminated))[:, None, :]
+    return jnp.where(jnp.isfinite(root).all((1, 2), keepdims=True), root, jnp.nan)
 
-    def fill_row(k, upper):
-        row = matrices[:, k] - (upper[:, :, k, None] * upper).sum(1)
-        row = row / jnp.sqrt(row[:, k])[:, None]
-        return upper.at[:, k].set(jnp.where((jnp.arange(dim) >= k)[None], row, 0.0))
 
-    upper = jax.lax.fori_loop(0, dim, fill_row, jnp.zeros_like(matrices))
-    valid = jnp.isfinite(upper).all((1, 2), keepdims=True)
-    return jnp.swapaxes(jnp.where(valid, upper, jnp.nan), 1, 2)
+def _inverse_cholesky(matrices: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
+    dim, eye = matrices.shape[-1], jnp.broadcast_to(jnp.eye(matrices.shape[-1], dtype=matrices.dtype), matrices.shape)
+    eliminated = _eliminate(jnp.concatenate([matrices, eye], -1))
+    inverse = eliminated[:, :, dim:] / jnp.sqrt(diagonal(eliminated))[:, :, None]
+    return jnp.where(jnp.isfinite(inverse).all((1, 2), keepdims=True), inverse, jnp.nan)
+
+
+def diagonal(matrices: Float[Array, "B K J"]) -> Float[Array, "B K"]:
+    """Return the diagonal of each matrix, as a slice; `jnp.diagonal` gathers it, which takes longer to compile."""
+    n_matrices, dim, n_columns = matrices.shape
+    return matrices.reshape(n_matrices, -1)[:, : dim * (n_columns + 1) : n_columns + 1]
+
+
+def _inverse_cholesky_by_solve(matrices: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
+    return _lower_inverse_by_solve(jnp.linalg.cholesky(matrices))
 
 
 def _lower_inverse(roots: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
-    eye = jnp.broadcast_to(jnp.eye(roots.shape[-1], dtype=roots.dtype), roots.shape)
-
-    def fill_row(k, inverse):
-        product = (roots[:, k, :, None] * inverse).sum(1)
-        return inverse.at[:, k].set((eye[:, k] - product) / roots[:, k, k][:, None])
-
-    return jax.lax.fori_loop(0, roots.shape[-1], fill_row, jnp.zeros_like(roots))
+    dim, eye = roots.shape[-1], jnp.broadcast_to(jnp.eye(roots.shape[-1], dtype=roots.dtype), roots.shape)
+    return _eliminate(jnp.concatenate([roots, eye], -1))[:, :, dim:] / diagonal(roots)[:, :, None]
 
 
 def _lower_inverse_by_solve(roots: Float[Array, "B K K"]) -> Float[Array, "B K K"]:

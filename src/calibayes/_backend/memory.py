@@ -19,6 +19,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from calibayes._backend.jit import clear_programs
+
 
 @dataclass(frozen=True)
 class MemoryConfig:
@@ -154,7 +156,7 @@ def clear_caches_if_full(max_share: float | None = None, min_interval: float = 0
     _last_check = time.monotonic()
     if CONFIG.maps.read_bytes().count(b"\n") <= share * int(CONFIG.map_limit.read_text()):
         return False
-    jax.clear_caches()
+    clear_programs()
     gc.collect()
     return True
 

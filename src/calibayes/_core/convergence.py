@@ -31,17 +31,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from calibayes._backend.linalg import cholesky, lower_inverse
-from calibayes._core.particles import factor
+from calibayes._backend.jit import jit
+from calibayes._backend.linalg import cholesky
+from calibayes._core.particles import inverse_factor
 
 
 @dataclass(frozen=True)
 class ConvergenceConfig:
     """Tuning constants of the diagnostics. They affect time and memory only."""
 
-    pareto_batch: int = 64
-    """Number of replicates whose Pareto k is computed at a time on a CPU, so that any number of replicates uses one
-    compiled program. Order-of-magnitude choice."""
     max_gpu_numbers: int = 2**24
     """Number of floats that the grid of the Pareto fit may take at a time on a GPU: 128 MiB in float64.
     Order-of-magnitude choice."""
@@ -85,7 +83,7 @@ def multi_ess(chain: Float[np.ndarray, "R K"]) -> float:
     return float(batch_means_ess(jnp.asarray(chain - chain.mean(0), float)))
 
 
-@jax.jit
+@jit
 def batch_means_ess(chain: Float[Array, "R K"]) -> Float[Array, ""]:
     """Return `multi_ess` of a chain without checks, for use in compiled code; 0 for a chain that does not move."""
     n, dim = chain.shape
@@ -94,7 +92,7 @@ def batch_means_ess(chain: Float[Array, "R K"]) -> Float[Array, ""]:
     # A parameter that does not move becomes exactly zero.
     chain = chain - chain[:1]
     # The ratio of determinants is invariant to linear maps. Whitening keeps both matrices well conditioned.
-    chain = _product(chain - chain.mean(0)[None], lower_inverse(factor(_covariance(chain)[None]))[0].T)
+    chain = _product(chain - chain.mean(0)[None], inverse_factor(_covariance(chain)[None])[0].T)
     kept = chain[n - n_batches * size :]
     batches = kept.reshape(n_batches, size, dim).mean(1)
     both = jnp.stack([_covariance(chain), size * _covariance(batches)])
@@ -169,15 +167,12 @@ def pareto_k(log_weights: Float[np.ndarray | Array, "B M"]) -> Float[np.ndarray,
         )
     n_draws = log_weights.shape[1]
     size = math.ceil(min(n_draws / 5, 3 * math.sqrt(n_draws))) + 1
-    with jax.enable_x64(True):
-        if isinstance(log_weights, jax.Array) and jax.default_backend() != "cpu":
-            return np.asarray(_pareto_k(log_weights, size))
-        # On a CPU, NumPy finds the largest weights faster than JAX.
-        tails = np.partition(np.asarray(log_weights), n_draws - size, axis=1)[:, -size:]
-        batch = CONFIG.pareto_batch
-        padded = np.concatenate([tails, np.zeros((-len(tails) % batch, size), tails.dtype)])
-        parts = [np.asarray(_pareto_k(padded[i : i + batch], size)) for i in range(0, len(padded), batch)]
-        return np.concatenate([*parts, np.empty(0)])[: len(tails)]
+    if isinstance(log_weights, jax.Array) and jax.default_backend() != "cpu":
+        with jax.enable_x64(True):
+            return np.asarray(_pareto_k_on_device(log_weights, size))
+    tails = np.sort(np.partition(np.asarray(log_weights), n_draws - size, axis=1)[:, -size:])
+    with np.errstate(all="ignore"):
+        return _pareto_k(tails, np)
 
 
 def pareto_k_limit(size: int) -> float:
@@ -318,23 +313,27 @@ def _covariance(draws: Float[Array, "R K"]) -> Float[Array, "K K"]:
 
 
 @partial(jax.jit, static_argnums=1)
-def _pareto_k(log_weights: Float[Array, "B M"], size: int) -> Float[Array, " B"]:
+def _pareto_k_on_device(log_weights: Float[Array, "B M"], size: int) -> Float[Array, " B"]:
     """Return Pareto k from the `size` largest log-weights of each replicate."""
-    # Replace NaN of either sign, so that the sort puts them last.
+    # Replace NaN of either sign, which top_k counts as the largest.
     log_weights = jnp.where(jnp.isnan(log_weights), jnp.nan, log_weights)
-    tail = jnp.sort(log_weights) if log_weights.shape[1] == size else jax.lax.top_k(log_weights, size)[0][:, ::-1]
-    resolution = 8 * float(jnp.finfo(tail.dtype).eps)
+    return _pareto_k(jax.lax.top_k(log_weights, size)[0][:, ::-1], jnp)
+
+
+def _pareto_k(tail: Any, xp: Any) -> Any:
+    """Return Pareto k from the largest log-weights of each replicate in ascending order, by NumPy or JAX (`xp`)."""
+    resolution = 8 * float(np.finfo(tail.dtype).eps)
     ordered = tail.astype(float)
     largest = ordered[:, -1]
-    gap = resolution * jnp.maximum(jnp.abs(largest), 1.0)
-    constant = jnp.isfinite(largest) & (largest - ordered[:, 1] <= gap)
-    weights = jnp.exp(ordered - largest[:, None])
-    fitted = ~constant & ((jnp.diff(weights, axis=1) > 0).sum(1) >= _MIN_TAIL)
-    k = _pareto_shape(weights[:, 1:] - weights[:, :1])
-    return jnp.where(fitted, k, jnp.where(constant, -jnp.inf, jnp.inf))
+    gap = resolution * xp.maximum(xp.abs(largest), 1.0)
+    constant = xp.isfinite(largest) & (largest - ordered[:, 1] <= gap)
+    weights = xp.exp(ordered - largest[:, None])
+    fitted = ~constant & ((xp.diff(weights, axis=1) > 0).sum(1) >= _MIN_TAIL)
+    k = _pareto_shape(weights[:, 1:] - weights[:, :1], xp)
+    return xp.where(fitted, k, xp.where(constant, -xp.inf, xp.inf))
 
 
-def _pareto_shape(excess: Float[Array, "B J"]) -> Float[Array, " B"]:
+def _pareto_shape(excess: Any, xp: Any) -> Any:
     """Fit generalized Pareto distributions to non-negative numbers in ascending order, and return their shapes k.
 
     The estimate of Zhang and Stephens (2009): the posterior mean of theta = -k / sigma over the profile likelihood, on
@@ -345,22 +344,25 @@ def _pareto_shape(excess: Float[Array, "B J"]) -> Float[Array, " B"]:
     size = excess.shape[1]
     excess = excess / excess[:, -1:]
     number = (excess > 0).sum(1)
-    index, n = jnp.clip(size - number + (number + 2) // 4 - 1, 0, size - 1), number.astype(excess.dtype)
-    quartile = jnp.take_along_axis(excess, index[:, None], 1)
-    quartile = jnp.maximum(quartile, 1e-300)  # so that its inverse is finite
+    index, n = xp.clip(size - number + (number + 2) // 4 - 1, 0, size - 1), number.astype(excess.dtype)
+    quartile = xp.take_along_axis(excess, index[:, None], 1)
+    quartile = xp.maximum(quartile, 1e-300)  # so that its inverse is finite
     n_grid = 30 + math.isqrt(size)
-    quantiles = 1 - jnp.sqrt(n_grid / (jnp.arange(n_grid, dtype=float) + 0.5))
+    quantiles = 1 - np.sqrt(n_grid / (np.arange(n_grid) + 0.5))
     theta = 1 + quantiles[None] / (3 * quartile)
-    theta = jnp.where(theta == 0, jnp.finfo(theta.dtype).eps, theta)  # k / theta is 0 / 0 at 0, but has a limit
+    theta = xp.where(theta == 0, np.finfo(theta.dtype).eps, theta)  # k / theta is 0 / 0 at 0, but has a limit
 
-    def shape(theta: Float[Array, " B"]) -> Float[Array, " B"]:
-        return jnp.log1p(-theta[:, None] * excess).sum(1) / n
+    def shape(theta: Any) -> Any:
+        return xp.log1p(-theta[:, None] * excess).sum(1) / n
 
-    # One grid point at a time stays in the cache of a CPU; on a GPU each step of the loop is a kernel launch.
-    batch = None if jax.default_backend() == "cpu" else max(1, min(n_grid, CONFIG.max_gpu_numbers // excess.size))
-    k = jax.lax.map(shape, theta.T, batch_size=batch).T
-    profile = n[:, None] * (jnp.log(-theta / k) - k)
-    posterior = jnp.exp(profile - profile.max(1, keepdims=True))
+    if xp is np:
+        k = np.stack([shape(theta[:, i]) for i in range(n_grid)], 1)
+    else:
+        # Several grid points at a time, because each step of the loop is a kernel launch.
+        batch = max(1, min(n_grid, CONFIG.max_gpu_numbers // excess.size))
+        k = jax.lax.map(shape, theta.T, batch_size=batch).T
+    profile = n[:, None] * (xp.log(-theta / k) - k)
+    posterior = xp.exp(profile - profile.max(1, keepdims=True))
     mean = (theta * posterior).sum(1) / posterior.sum(1)
     return (n * shape(mean) + 5) / (n + 10)
 

@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key, Num, PRNGKeyArray, PyTree, UInt32
 
-from calibayes._backend.devices import SHARDED, UNSHARDED, padded_blocks, place_blocks
+from calibayes._backend.devices import SHARDED, UNSHARDED, place_blocks
 from calibayes._backend.rng import replicate_keys, threefry, uniforms_from_bits
 
 
@@ -25,8 +25,9 @@ class CountsConfig:
     """Tuning constants of loops over counts."""
 
     blocks_per_step: int = 64
-    """Number of blocks that are processed in one step of a scan with little work per block, such as a sum of counts.
-    Order-of-magnitude choice; it affects the running time, and results by rounding only."""
+    """Number of blocks that an accelerator processes in one step of a loop with little work per block, such as a sum of
+    counts. Order-of-magnitude choice; it affects the running time, and results by rounding only. A CPU processes one
+    block at a time, so that sums do not depend on the padding."""
     max_poisson_count: int = 10
     """Largest count that is drawn from the Poisson(1) distribution. Larger counts have a probability of 1e-8, below the
     resolution 2**-24 = 6e-8 of the uniforms from which counts are drawn."""
@@ -35,43 +36,64 @@ class CountsConfig:
 CONFIG = CountsConfig()
 
 
-def scan_chunks(
-    step: Callable[[Any, Any], tuple[Any, Any]], carry: object, blocks: PyTree[Array], width: int
-) -> tuple[Any, Any]:
-    """Scan over blocks, several at a time.
+def fold_blocks(step: Callable[[Any, Any], Any], carry: Any, blocks: PyTree[Array], n_blocks: Int[Array, ""]) -> Any:
+    """Update a value with one block after another.
 
     Parameters
     ----------
     step : callable
-        Function `step(carry, chunk)` as in `jax.lax.scan`, of a chunk of at most `width` blocks.
+        Function `step(carry, block)` that returns the new value.
     carry : pytree
         Initial value.
     blocks : pytree of Array
         Arrays with the blocks along the first axis.
-    width : int
-        Number of blocks per step. The remaining blocks are processed in a last, shorter step.
+    n_blocks : Array
+        Number of blocks to process. A CPU leaves out the blocks after them. An accelerator processes all blocks,
+        because it would have to wait for the host to end a loop of unknown length: `step` must not change the value
+        for a block of padding.
 
     Returns
     -------
-    carry : pytree
+    pytree
         Final value.
-    outputs : pytree of Array
-        Outputs of `step`, with the blocks along the first axis.
     """
-    whole, rest = divmod(len(jax.tree.leaves(blocks)[0]), width)
+    if jax.default_backend() != "cpu":
+        return jax.lax.scan(lambda carry, block: (step(carry, block), None), carry, blocks)[0]
+    take = lambda i: jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False), blocks)
+    return jax.lax.fori_loop(0, n_blocks, lambda i, carry: step(carry, take(i)), carry)
+
+
+def fold_chunks(
+    step: Callable[[Any, Any], Any], carry: Any, blocks: PyTree[Array], n_blocks: Int[Array, ""], width: int
+) -> Any:
+    """Update a value with several blocks at a time.
+
+    Parameters
+    ----------
+    step, carry, blocks, n_blocks
+        As for `fold_blocks`, but `step` receives a chunk of at most `width` blocks.
+    width : int
+        Number of blocks per step on an accelerator. The remaining blocks are processed in a last, shorter step.
+
+    Returns
+    -------
+    pytree
+        Final value.
+    """
+    n_stored = len(jax.tree.leaves(blocks)[0])
+    # On a CPU one block at a time: it fits into the cache, and sums do not depend on the padding.
+    width = 1 if jax.default_backend() == "cpu" else width
+    width = min(width, n_stored)
+    whole, rest = divmod(n_stored, width)
     chunks = jax.tree.map(lambda leaf: leaf[: whole * width].reshape(whole, width, *leaf.shape[1:]), blocks)
-    carry, outputs = jax.lax.scan(step, carry, chunks)
-    outputs = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), outputs)
-    if rest:
-        carry, last = step(carry, jax.tree.map(lambda leaf: leaf[whole * width :], blocks))
-        outputs = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), outputs, last)
-    return carry, outputs
+    carry = fold_blocks(step, carry, chunks, jnp.minimum(divide_up(n_blocks, width), whole))
+    return step(carry, jax.tree.map(lambda leaf: leaf[whole * width :], blocks)) if rest else carry
 
 
 class Counts(eqx.Module):
     """Counts of G blocks of L observations in B replicates.
 
-    The last blocks are padded with observations whose counts are zero in all replicates.
+    The blocks are padded at the end with observations whose counts are zero in all replicates.
 
     Attributes
     ----------
@@ -88,8 +110,18 @@ class Counts(eqx.Module):
 
     @property
     @abstractmethod
+    def block_length(self) -> int:
+        """Number of observations per block."""
+
+    @property
+    @abstractmethod
     def blocks(self) -> Array:
-        """Array to scan over, with one element per block."""
+        """Array to loop over, with one element per block."""
+
+    @property
+    def n_blocks(self) -> Int[Array, ""]:
+        """Number of blocks with observations. On several devices it is the number of blocks that a device holds."""
+        return jnp.minimum(divide_up(self.n, self.block_length), len(self.blocks))
 
     @abstractmethod
     def block(self, element: Array) -> Float[Array, "L B"]:
@@ -113,8 +145,9 @@ class Counts(eqx.Module):
 
     def totals(self) -> Float[Array, " B"]:
         """Return the sum of the counts of each replicate."""
-        add = lambda total, elements: (total + jax.vmap(self.block)(elements).sum((0, 1)), None)
-        return scan_chunks(add, jnp.zeros(self.n_replicates), self.blocks, CONFIG.blocks_per_step)[0]
+        add = lambda total, elements: total + jax.vmap(self.block)(elements).sum((0, 1))
+        zeros = jnp.zeros(self.n_replicates)
+        return fold_chunks(add, zeros, self.blocks, self.n_blocks, CONFIG.blocks_per_step)
 
     def weighted_sums(self, values: Float[Array, "G L K"]) -> Float[Array, "K B"]:
         """Return the sums over observations of their values times their counts."""
@@ -122,10 +155,10 @@ class Counts(eqx.Module):
         def add(total, chunk):
             values, elements = chunk
             counts = jax.vmap(self.block)(elements)
-            return total + jnp.tensordot(values, counts, ((0, 1), (0, 1)), precision=jax.lax.Precision.HIGHEST), None
+            return total + jnp.tensordot(values, counts, ((0, 1), (0, 1)), precision=jax.lax.Precision.HIGHEST)
 
         zeros = jnp.zeros((values.shape[-1], self.n_replicates))
-        return scan_chunks(add, zeros, (values, self.blocks), CONFIG.blocks_per_step)[0]
+        return fold_chunks(add, zeros, (values, self.blocks), self.n_blocks, CONFIG.blocks_per_step)
 
 
 class StoredCounts(Counts):
@@ -140,7 +173,9 @@ class StoredCounts(Counts):
     array: Float[Array, "G L B"]
 
     @staticmethod
-    def from_array(counts: Num[np.ndarray, "B N"], length: int, mesh: Mesh | None = None) -> "StoredCounts":
+    def from_array(
+        counts: Num[np.ndarray, "B N"], length: int, n_blocks: int | None = None, mesh: Mesh | None = None
+    ) -> "StoredCounts":
         """Store counts of bootstrap replicates, with the data as replicate 0.
 
         Parameters
@@ -149,6 +184,8 @@ class StoredCounts(Counts):
             Counts of the replicates, without the data.
         length : int
             Number of observations per block.
+        n_blocks : int or None
+            Number of blocks, including padding. Default: None, as many as the observations fill.
         mesh : Mesh or None
             Devices. Default: None, a single device.
 
@@ -157,7 +194,7 @@ class StoredCounts(Counts):
         StoredCounts
         """
         n_replicates, n = counts.shape
-        n_blocks = padded_blocks(mesh, -(-n // length))
+        n_blocks = n_blocks or -(-n // length)
 
         def make_part(blocks: slice) -> np.ndarray:
             part = counts[:, blocks.start * length : blocks.stop * length].T
@@ -173,6 +210,10 @@ class StoredCounts(Counts):
     @property
     def n_replicates(self) -> int:
         return self.array.shape[-1]
+
+    @property
+    def block_length(self) -> int:
+        return self.array.shape[1]
 
     @property
     def blocks(self) -> Array:
@@ -234,11 +275,25 @@ class DrawnCounts(Counts):
     length: int = eqx.field(static=True)
 
     @staticmethod
-    def from_spec(spec: PoissonSpec, length: int, mesh: Mesh | None = None) -> "DrawnCounts":
-        """Return the counts of a specification in blocks of `length` observations, with the data as replicate 0."""
+    def from_spec(
+        spec: PoissonSpec, length: int, n_blocks: int | None = None, mesh: Mesh | None = None
+    ) -> "DrawnCounts":
+        """Return the counts of a specification, with the data as replicate 0.
+
+        Parameters
+        ----------
+        spec : PoissonSpec
+            The specification.
+        length, n_blocks, mesh
+            As for `StoredCounts.from_array`.
+
+        Returns
+        -------
+        DrawnCounts
+        """
         key, n_replicates, n = spec
         keys = replicate_keys(key, n_replicates)
-        n_blocks = padded_blocks(mesh, -(-n // length))
+        n_blocks = n_blocks or -(-n // length)
         firsts = place_blocks(mesh, (n_blocks,), lambda blocks: np.arange(blocks.start, blocks.stop) * length)
         firsts = jnp.asarray(firsts) if mesh is None else firsts
         is_data = jnp.arange(n_replicates + 1) == 0
@@ -247,6 +302,10 @@ class DrawnCounts(Counts):
     @property
     def n_replicates(self) -> int:
         return self.keys.shape[0]
+
+    @property
+    def block_length(self) -> int:
+        return self.length
 
     @property
     def blocks(self) -> Array:
@@ -296,6 +355,11 @@ def _poisson_cdf(largest: int) -> list[float]:
     """Return the distribution function of Poisson(1) at 0, 1, ..., `largest`."""
     probabilities = np.exp(-1) / np.cumprod(np.maximum(np.arange(largest + 1), 1.0))
     return [float(p) for p in np.cumsum(probabilities)]
+
+
+def divide_up(number: Int[Array, ""], divisor: int) -> Int[Array, ""]:
+    """Divide a number that is not negative, and round up."""
+    return jax.lax.div(number + (divisor - 1), jnp.asarray(divisor, number.dtype))
 
 
 def _with_specs(counts: Counts, *specs: PartitionSpec) -> Any:

@@ -10,7 +10,7 @@ bisection on such shares.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -18,14 +18,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, UInt
 
 from calibayes._backend.jit import jit
-from calibayes._backend.linalg import cholesky
+from calibayes._backend.linalg import cholesky, diagonal, inverse_cholesky
+from calibayes._backend.rng import unrolled
 
 
 @dataclass(frozen=True)
 class ParticlesConfig:
     """Tuning constants of operations on particles."""
 
-    max_unrolled_dim: int = 16
+    max_unrolled_dim: int = 8
     """Number of parameters up to which the product of a matrix and particles is unrolled into sums; above, it is a
     matrix product. Order-of-magnitude choice; it affects the running time, and results by rounding only."""
     ridge: float = 1e-5
@@ -37,6 +38,8 @@ class ParticlesConfig:
 
 
 CONFIG = ParticlesConfig()
+
+T = TypeVar("T")
 
 
 class Particles(eqx.Module):
@@ -66,7 +69,7 @@ class Particles(eqx.Module):
     def with_log_weights(self, log_weights: Float[Array, "B M"]) -> "Particles":
         return Particles(self.theta, self.risk, self.log_prior, log_weights)
 
-    @eqx.filter_jit
+    @jit
     def replicate(self, index: int) -> "Particles":
         """Return the particles of one replicate; the axis of replicates is kept, with length one."""
         one = slice(index, index + 1)
@@ -96,7 +99,7 @@ class Particles(eqx.Module):
             uniform_log_weights(ancestors.shape),
         )
 
-    @jax.jit
+    @jit
     def merge_replicates(self) -> "Particles":
         """Return the particles of all replicates as one replicate, for populations of the same density."""
         merged = Particles(
@@ -108,7 +111,7 @@ class Particles(eqx.Module):
         return merged.with_log_weights(normalise(merged.log_weights))
 
 
-@jax.jit
+@jit
 def pool(parts: list[Particles]) -> Particles:
     """Concatenate several sets of particles of the same replicates."""
     pooled = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, -1), *parts)
@@ -135,11 +138,17 @@ def uniform_log_weights(shape: tuple[int, ...]) -> Float[Array, "B M"]:
 
 def normalise(log_weights: Float[Array, "... M"]) -> Float[Array, "... M"]:
     """Normalise log-weights so that the weights sum to one; if all are minus infinity, they stay so."""
-    largest = log_weights.max(-1, keepdims=True)
+    return normalise_with_ess(log_weights)[0]
+
+
+def normalise_with_ess(log_weights: Float[Array, "... M"]) -> tuple[Float[Array, "... M"], Float[Array, "..."]]:
+    """Return `normalise(log_weights)` and `ess(log_weights)`, with one exponential per particle."""
     # Subtract the largest first: next to a large number the logarithm of the sum would be lost in rounding.
-    relative = log_weights - jnp.broadcast_to(jnp.where(jnp.isfinite(largest), largest, 0.0), log_weights.shape)
-    total = jax.nn.logsumexp(relative, axis=-1, keepdims=True)
-    return jnp.where(jnp.isfinite(total), relative - jnp.broadcast_to(total, log_weights.shape), -jnp.inf)
+    relative = _relative_to_largest(log_weights)
+    weights = jnp.exp(relative)
+    total = jnp.log(weights.sum(-1, keepdims=True))
+    normalised = jnp.where(jnp.isfinite(total), relative - jnp.broadcast_to(total, log_weights.shape), -jnp.inf)
+    return normalised, ess_of_weights(weights)
 
 
 def reweight(
@@ -149,7 +158,7 @@ def reweight(
     return normalise(_unnormalised(log_weights, risk, step))
 
 
-@jax.jit
+@jit
 def reweight_particles(particles: Particles, step: Float[Array, ""]) -> Particles:
     """Reweight the particles of all replicates to a learning rate that has changed by `step`."""
     steps = jnp.full(particles.risk.shape[0], step)
@@ -158,7 +167,7 @@ def reweight_particles(particles: Particles, step: Float[Array, ""]) -> Particle
 
 def ess(log_weights: Float[Array, "... M"]) -> Float[Array, "..."]:
     r"""Return the effective sample size $(\sum W)^2 / \sum W^2$. The weights need not be normalised."""
-    return _ess_of_weights(_scaled_weights(log_weights))
+    return ess_of_weights(_scaled_weights(log_weights))
 
 
 def ess_after(
@@ -177,7 +186,7 @@ def weights_after(
     """
     scaled = _scaled_weights(_unnormalised(log_weights, risk, step))
     total = scaled.sum(-1)
-    return scaled / jnp.where(total > 0, total, 1.0)[:, None], _ess_of_weights(scaled)
+    return scaled / jnp.where(total > 0, total, 1.0)[:, None], ess_of_weights(scaled)
 
 
 def _unnormalised(log_weights, risk, step):
@@ -189,11 +198,16 @@ def _unnormalised(log_weights, risk, step):
 
 def _scaled_weights(log_weights: Float[Array, "... M"]) -> Float[Array, "... M"]:
     """Return weights scaled so that the largest is one."""
-    largest = jnp.max(log_weights, axis=-1, keepdims=True)
-    return jnp.exp(log_weights - jnp.broadcast_to(jnp.where(jnp.isfinite(largest), largest, 0.0), log_weights.shape))
+    return jnp.exp(_relative_to_largest(log_weights))
 
 
-def _ess_of_weights(weights: Float[Array, "... M"]) -> Float[Array, "..."]:
+def _relative_to_largest(log_weights: Float[Array, "... M"]) -> Float[Array, "... M"]:
+    largest = log_weights.max(-1, keepdims=True)
+    return log_weights - jnp.broadcast_to(jnp.where(jnp.isfinite(largest), largest, 0.0), log_weights.shape)
+
+
+def ess_of_weights(weights: Float[Array, "... M"]) -> Float[Array, "..."]:
+    r"""Return the effective sample size $(\sum W)^2 / \sum W^2$ of weights that need not be normalised."""
     total, squares = weights.sum(-1), jnp.square(weights).sum(-1)
     return jnp.where(squares > 0, jnp.square(total) / jnp.where(squares > 0, squares, 1.0), 0.0)
 
@@ -207,36 +221,52 @@ def mean(theta: Float[Array, "K B M"], weights: Float[Array, "B M"]) -> Float[Ar
 
 def covariance(theta: Float[Array, "K B M"], weights: Float[Array, "B M"]) -> Float[Array, "B K K"]:
     """Return the weighted covariance of each replicate."""
-
-    def one(theta: Float[Array, "K M"], weights: Float[Array, " M"]) -> Float[Array, "K K"]:
-        centred = theta - (theta @ weights)[:, None]
-        return (centred * weights[None]) @ centred.T
-
-    return _map_replicates(one, theta, weights)
+    return mean_and_covariance(theta, weights)[1]
 
 
-def outer_products(theta: Float[Array, "K B M"], weights: Float[Array, "B M"]) -> Float[Array, "B K K"]:
-    """Return the weighted sum of the outer products of the particles of each replicate; weights may be negative."""
-    return _map_replicates(lambda theta, weights: (theta * weights[None]) @ theta.T, theta, weights)
+def mean_and_covariance(
+    theta: Float[Array, "K B M"], weights: Float[Array, "B M"]
+) -> tuple[Float[Array, "K B"], Float[Array, "B K K"]]:
+    """Return the weighted mean and covariance of each replicate, in one pass."""
+
+    def one(theta: Float[Array, "K M"], weights: Float[Array, " M"]) -> tuple[Float[Array, " K"], Float[Array, "K K"]]:
+        centre = jnp.matmul(theta, weights, precision=jax.lax.Precision.HIGHEST)
+        centred = theta - centre[:, None]
+        return centre, (centred * weights[None]) @ centred.T
+
+    means, covariances = map_replicates(one, theta, weights)
+    return means.T, covariances
 
 
-def _map_replicates(
-    fn: Callable[..., Any], theta: Float[Array, "K B M"], weights: Float[Array, "B M"]
-) -> Float[Array, "B K K"]:
-    """Apply `fn` to each replicate; on a CPU in a loop, because a batched product would transpose all particles."""
+def map_replicates(fn: Callable[..., T], theta: Float[Array, "K B M"], values: Float[Array, "B M"]) -> T:
+    """Return the results of `fn(theta, values)` on each replicate, stacked along the first axis.
 
-    def loop(theta, weights):
-        return jax.lax.map(lambda b: fn(theta[:, b], weights[b]), jnp.arange(weights.shape[0]))
+    On a CPU this is a loop, because a batched matrix product would transpose all particles.
+    """
 
-    return jax.lax.platform_dependent(theta, weights, cpu=loop, default=jax.vmap(fn, (1, 0)))
+    def loop(theta, values):
+        return jax.lax.map(lambda b: fn(theta[:, b], values[b]), jnp.arange(values.shape[0]))
+
+    return jax.lax.platform_dependent(theta, values, cpu=loop, default=jax.vmap(fn, (1, 0)))
 
 
 def transform(matrix: Float[Array, "B K K"], theta: Float[Array, "K B M"]) -> Float[Array, "K B M"]:
     """Return `matrix @ theta` for each replicate; for few parameters unrolled, as one pass without copies."""
     dim = len(theta)
     if dim > CONFIG.max_unrolled_dim:
-        return jnp.einsum("bkj,jbm->kbm", matrix, theta)
+        return jax.lax.platform_dependent(matrix, theta, cpu=_transform_in_loop, default=_transform_in_batch)
     return jnp.stack([sum(matrix[:, k, j, None] * theta[j] for j in range(dim)) for k in range(dim)])
+
+
+def _transform_in_batch(matrix: Float[Array, "B K K"], theta: Float[Array, "K B M"]) -> Float[Array, "K B M"]:
+    return jnp.einsum("bkj,jbm->kbm", matrix, theta, precision=jax.lax.Precision.HIGHEST)
+
+
+def _transform_in_loop(matrix: Float[Array, "B K K"], theta: Float[Array, "K B M"]) -> Float[Array, "K B M"]:
+    def set_replicate(b, transformed):
+        return jax.lax.dynamic_update_index_in_dim(transformed, matrix[b] @ theta[:, b], b, 1)
+
+    return jax.lax.fori_loop(0, theta.shape[1], set_replicate, jnp.zeros_like(theta))
 
 
 def factor(covariance: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
@@ -245,14 +275,27 @@ def factor(covariance: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
     A ridge keeps nearly singular matrices positive definite. A matrix without a factor, such as zero, gets a diagonal
     one.
     """
-    dim = covariance.shape[-1]
-    eye = jnp.eye(dim, dtype=covariance.dtype)[None]
-    variance = jnp.maximum(jnp.diagonal(covariance, axis1=-2, axis2=-1), jnp.finfo(covariance.dtype).tiny)
+    scale, correlation, eye = _ridged_correlation(covariance)
+    root = cholesky(correlation)
+    return scale[:, :, None] * jnp.where(jnp.isfinite(root), root, eye)
+
+
+def inverse_factor(covariance: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
+    """Return the inverse of `factor(covariance)`, which whitens particles with these covariances."""
+    scale, correlation, eye = _ridged_correlation(covariance)
+    inverse = inverse_cholesky(correlation)
+    return jnp.where(jnp.isfinite(inverse), inverse, eye) / scale[:, None, :]
+
+
+def _ridged_correlation(
+    covariance: Float[Array, "B K K"],
+) -> tuple[Float[Array, "B K"], Float[Array, "B K K"], Float[Array, "1 K K"]]:
+    """Return standard deviations, correlation matrices with a ridge, and the identity."""
+    eye = jnp.eye(covariance.shape[-1], dtype=covariance.dtype)[None]
+    variance = jnp.maximum(diagonal(covariance), jnp.finfo(covariance.dtype).tiny)
     scale = jnp.sqrt(variance)
     correlation = covariance / (scale[:, :, None] * scale[:, None, :])
-    ridged = (correlation * (1 - eye) + eye + CONFIG.ridge * eye) / (1 + CONFIG.ridge)
-    root = cholesky(ridged)
-    return scale[:, :, None] * jnp.where(jnp.isfinite(root), root, eye)
+    return scale, (correlation * (1 - eye) + eye + CONFIG.ridge * eye) / (1 + CONFIG.ridge), eye
 
 
 # Shares and quantiles
@@ -323,12 +366,12 @@ def stratified(key: PRNGKeyArray, weights: Float[Array, " M"], n: int | None = N
     Array of shape (n,)
         Indices in ascending order.
     """
-    return _inverse_cdf(weights, jax.random.uniform(key, weights.shape if n is None else (n,)))
+    return _inverse_cdf(weights, jax.random.uniform(unrolled(key), weights.shape if n is None else (n,)))
 
 
 def systematic(key: PRNGKeyArray, weights: Float[Array, " M"]) -> Int[Array, " M"]:
     """Draw ancestors by systematic resampling: the same uniform in each of M equal strata."""
-    return _inverse_cdf(weights, jnp.full_like(weights, jax.random.uniform(key, ())))
+    return _inverse_cdf(weights, jnp.full_like(weights, jax.random.uniform(unrolled(key), ())))
 
 
 RESAMPLING = {"stratified": stratified, "systematic": systematic}
@@ -357,19 +400,45 @@ def resample(
 
     def resampled() -> Particles:
         ancestors = jax.vmap(RESAMPLING[scheme])(keys, particles.weights)
-        return choose(where, particles.take(ancestors), particles)
+        size = particles.risk.shape[-1]
+        taken = particles.take(jnp.where(where[:, None], ancestors, jnp.arange(size, dtype=ancestors.dtype)[None]))
+        return taken.with_log_weights(jnp.where(where[:, None], taken.log_weights, particles.log_weights))
 
     return jax.lax.cond(where.any(), resampled, lambda: particles)
 
 
 def _inverse_cdf(weights: Float[Array, " M"], uniforms: Float[Array, " n"]) -> Int[Array, " n"]:
-    size, n = weights.shape[0], uniforms.shape[0]
+    n = uniforms.shape[0]
     points = (jnp.arange(n, dtype=weights.dtype) + uniforms) / n
-    # A parallel cumulative sum of floats need not be monotone.
-    cdf = jax.lax.cummax(jnp.cumsum(weights))
-    # On a GPU every step of a loop is a kernel launch.
-    method = "scan" if jax.default_backend() == "cpu" else "scan_unrolled"
-    indices = jnp.minimum(jnp.searchsorted(cdf, points * cdf[-1], side="right", method=method), size - 1)
-    # Nor need it be constant at a weight of zero: replace such a particle by the last one before it with weight.
-    last_with_weight = jax.lax.cummax(jnp.where(weights > 0, jnp.arange(size), jnp.argmax(weights > 0)))
-    return last_with_weight[indices]
+    # Weights are rounded to integers, whose cumulative sum is exact: it does not increase at a weight of zero, however
+    # it is computed. Its last element is at most 2^31, up to the rounding of the sum, and fits into 32 bits.
+    cdf = _cumulative_sum((weights / weights.sum() * 2.0**31).astype(jnp.uint32))
+    last = cdf[-1]
+    points = jnp.minimum((points * last.astype(points.dtype)).astype(jnp.uint32), last - 1)
+    return _number_at_or_below(cdf, points)
+
+
+def _cumulative_sum(values: UInt[Array, " M"]) -> UInt[Array, " M"]:
+    """Return the cumulative sum; on a CPU by a loop, because XLA expands it to many operations."""
+    if jax.default_backend() != "cpu":
+        return jnp.cumsum(values, dtype=values.dtype)
+    size = len(values)
+
+    def add_shifted(i, sums):
+        padded = jnp.concatenate([jnp.zeros_like(sums), sums])
+        return sums + jax.lax.dynamic_slice_in_dim(padded, size - (1 << i), size)
+
+    return jax.lax.fori_loop(0, (size - 1).bit_length(), add_shifted, values)
+
+
+def _number_at_or_below(ordered: UInt[Array, " M"], points: UInt[Array, " n"]) -> Int[Array, " n"]:
+    """Return the number of ordered values at or below each point, at most M - 1, found bit by bit."""
+    size = len(ordered)
+    n_bits = size.bit_length()
+
+    def add_bit(i, number):
+        candidate = number + (1 << (n_bits - 1 - i))
+        below = (candidate < size) & (ordered[jnp.minimum(candidate, size) - 1] <= points)
+        return jnp.where(below, candidate, number)
+
+    return jax.lax.fori_loop(0, n_bits, add_bit, jnp.zeros(points.shape, jnp.int32))

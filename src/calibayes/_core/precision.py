@@ -55,12 +55,14 @@ def _summarize(
 ) -> tuple[Float[Array, " K"], Float[Array, " K"], Float[Array, " K"], Float[Array, ""]]:
     """Return the largest magnitude, mean and standard deviation of each parameter, and the rounding error of risks."""
     theta = target.constrained(particles).theta.reshape(target.dim, -1)
-    return jnp.abs(theta).max(1), theta.mean(1), theta.std(1), _rounding_error(target.reference_loss)
+    return jnp.abs(theta).max(1), theta.mean(1), theta.std(1), _rounding_error(target)
 
 
-def _rounding_error(losses: Float[Array, "G L"]) -> Float[Array, ""]:
+def _rounding_error(target: Target) -> Float[Array, ""]:
     """Bound the rounding error of a sum over blocks, each rounded by at most half the distance to the next float."""
-    block_sums = jnp.abs(losses.sum(1))
+    losses, n = target.reference_loss, target.counts.n
+    is_observation = jnp.arange(losses.size, dtype=n.dtype).reshape(losses.shape) < n
+    block_sums = jnp.abs(jnp.where(is_observation, losses, 0.0).sum(1))
     return jnp.sqrt(jnp.square(jnp.nextafter(block_sums, jnp.inf) - block_sums).sum())
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jaxtyping import Array, Float, PyTree
 
-from calibayes._core.counts import Counts, scan_chunks
+from calibayes._core.counts import Counts, fold_chunks
 from calibayes._core.loss import LinearLoss
 from calibayes._core.risk import risk_by_scan
 
@@ -103,11 +103,11 @@ def risk_by_kernel(
         data, reference_chunk, elements = chunk
         chunk_counts = flatten(jax.vmap(counts.block)(elements))
         data, reference_chunk = jax.tree.map(flatten, data), flatten(reference_chunk)
-        return total + fused_risk(loss.rho, theta, data, reference_chunk, chunk_counts, loss.finite), None
+        return total + fused_risk(loss.rho, theta, data, reference_chunk, chunk_counts, loss.finite)
 
     zeros = jnp.zeros(theta.shape[1:], theta.dtype)
     width = CONFIG.observations_per_call // reference_loss.shape[1]
-    return scan_chunks(add_chunk, zeros, (blocks, reference_loss, counts.blocks), width)[0]
+    return fold_chunks(add_chunk, zeros, (blocks, reference_loss, counts.blocks), counts.n_blocks, width)
 
 
 def fused_risk(

@@ -24,10 +24,9 @@ from jaxtyping import Array, Float
 
 from calibayes._backend.devices import SHARDED, map_over_devices, sum_over_devices
 from calibayes._backend.jit import jit
-from calibayes._backend.linalg import lower_inverse
 from calibayes._core import counts as counts_module
-from calibayes._core.counts import scan_chunks
-from calibayes._core.particles import Particles, covariance, factor, mean
+from calibayes._core.counts import divide_up, fold_chunks
+from calibayes._core.particles import Particles, covariance, inverse_factor, mean
 from calibayes._core.target import Target
 
 
@@ -47,34 +46,38 @@ def influences(target: Target, particles: Particles, eta: Float[Array, " R"]) ->
     Returns
     -------
     Array of shape (K, N)
-        Influences, averaged over populations. Zero for the padding of the last block.
+        Influences, averaged over populations. Zero for padding.
     """
     theta = particles.theta
     centred = theta - mean(theta, particles.weights)[:, :, None]
     scaled = (centred * (eta[:, None] * particles.weights)[None] / theta.shape[1]).reshape(len(theta), -1)
     losses_of = target.losses(theta.reshape(len(theta), 1, -1))
 
-    def influence_of_chunk(_, data):
+    def set_chunk(influence, chunk):
+        indices, data = chunk
         losses = jax.vmap(lambda block: jnp.stack(losses_of(block))[:, 0])(data)
         losses = jnp.where(jnp.isfinite(losses), losses, 0.0)
-        return None, -jnp.tensordot(losses, scaled, ((2,), (1,)))
+        of_chunk = -jnp.tensordot(losses, scaled, ((2,), (1,)))
+        return jax.lax.dynamic_update_slice_in_dim(influence, of_chunk, indices[0], 0)
 
-    # On a CPU one block at a time, whose losses fit into the cache.
-    width = 1 if jax.default_backend() == "cpu" else counts_module.CONFIG.blocks_per_step
-    scan = lambda data: scan_chunks(influence_of_chunk, None, data, width)[1]
-    padded = map_over_devices(target.mesh, scan, target.data).reshape(-1, len(theta)).T
+    def on_device(reference_loss, data):
+        n_stored, length = reference_loss.shape
+        zeros, indices = jnp.zeros((n_stored, length, len(theta)), theta.dtype), jnp.arange(n_stored)
+        n_blocks = jnp.minimum(divide_up(target.counts.n, length), n_stored)
+        return fold_chunks(set_chunk, zeros, (indices, data), n_blocks, counts_module.CONFIG.blocks_per_step)
+
+    padded = map_over_devices(target.mesh, on_device, target.reference_loss, target.data).reshape(-1, len(theta)).T
     is_observation = jnp.arange(padded.shape[1], dtype=target.counts.n.dtype) < target.counts.n
     return jnp.where(is_observation[None], padded, 0.0)
 
 
-@jit
-def matching_eta(target: Target, particles: Particles, eta: Float[Array, " R"]) -> Float[Array, ""]:
+def matching_eta(influence: Float[Array, "K N"], particles: Particles, eta: Float[Array, " R"]) -> Float[Array, ""]:
     """Return the learning rate at which the posterior covariance matches the sandwich covariance.
 
     Parameters
     ----------
-    target : Target
-        Target of the calibration.
+    influence : Array of shape (K, N)
+        The value of `influences` for these particles.
     particles : Particles
         Draws of the posterior on the data, in R populations.
     eta : Array of shape (R,)
@@ -85,9 +88,8 @@ def matching_eta(target: Target, particles: Particles, eta: Float[Array, " R"]) 
     Array
         Learning rate.
     """
-    influence = influences(target, particles, eta)
     unit_covariance = covariance(particles.theta, particles.weights) * eta[:, None, None]
-    whiten = lower_inverse(factor(unit_covariance.mean(0, keepdims=True)))[0]
+    whiten = inverse_factor(unit_covariance.mean(0, keepdims=True))[0]
     return len(influence) / jnp.square(whiten @ influence).sum()
 
 
@@ -113,4 +115,6 @@ def mean_shifts(target: Target, influence: Float[Array, "K N"]) -> Float[Array, 
     counts = target.counts
     specs = (SHARDED, counts.partition_specs())
     *sums, totals = sum_over_devices(target.mesh, weighted_sums, specs, values, counts)
-    return jnp.stack(sums) * (counts.n.astype(float) / totals)[None] - influence.sum(1)[:, None]
+    weighted = jnp.stack(sums)
+    # Replicate 0, the data, has the sum of the influences.
+    return weighted * (counts.n.astype(float) / totals)[None] - weighted[:, :1]

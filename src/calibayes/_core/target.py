@@ -19,7 +19,7 @@ from calibayes._backend.devices import (
     SHARDED,
     UNSHARDED,
     choose_mesh,
-    padded_blocks,
+    n_stored_blocks,
     place_blocks,
     sum_over_devices,
 )
@@ -58,7 +58,8 @@ class Model(Protocol):
 class Target(eqx.Module):
     """Density `exp(-eta * risk) * prior` of B replicates. Replicate 0 is the data, with counts of one.
 
-    Observations are stored in G blocks of L. The last block is padded with observations whose counts are zero.
+    Observations are stored in G blocks of L. They are padded with observations whose counts are zero, so that data of
+    similar size share their compiled programs. `counts.n` is the number of observations without padding.
     Risks are relative to the risk of `reference`, a constant that cancels from all results and keeps them small.
     Particles are in unbounded coordinates, so that moves never meet the bounds of the prior.
 
@@ -104,7 +105,7 @@ class Target(eqx.Module):
     def linear(self) -> bool:
         return isinstance(self.loss, LinearLoss)
 
-    @eqx.filter_jit
+    @jit
     def replicate(self, index: int) -> "Target":
         """Return the target of one replicate."""
         return self.select(jnp.asarray([index]))
@@ -217,7 +218,7 @@ def log_density(particles: Particles, eta: Float[Array, " B"]) -> Float[Array, "
     return jnp.where(jnp.isfinite(particles.risk) & ~jnp.isnan(value), value, -jnp.inf)
 
 
-def make_target(model: Model, data: Any, counts: np.ndarray | PoissonSpec, dim: int) -> Target:
+def make_target(model: Model, data: Any, counts: np.ndarray | PoissonSpec, dim: int, pad: bool = True) -> Target:
     """Make the target of a model.
 
     Parameters
@@ -230,6 +231,8 @@ def make_target(model: Model, data: Any, counts: np.ndarray | PoissonSpec, dim: 
         Counts of the bootstrap replicates, without the data.
     dim : int
         Number of parameters.
+    pad : bool
+        Whether to pad the observations to one of a few sizes, and not to complete blocks only. Default: True.
 
     Returns
     -------
@@ -247,15 +250,16 @@ def make_target(model: Model, data: Any, counts: np.ndarray | PoissonSpec, dim: 
             y = y - x @ reference
         data = (x, y, np.zeros(n))
     mesh = choose_mesh(-(-n // length), n, counts.n_replicates if isinstance(counts, PoissonSpec) else len(counts))
-    data, zeros = jax.tree.map(lambda leaf: _to_blocks(leaf, length, mesh), (data, np.zeros(n)))
+    n_blocks = n_stored_blocks(mesh, n, length, pad)
+    data, zeros = jax.tree.map(lambda leaf: _to_blocks(leaf, length, n_blocks, mesh), (data, np.zeros(n)))
     if mesh is None:
         data, zeros = jax.device_put((data, zeros))
-    from_spec = isinstance(counts, PoissonSpec)
+    make_counts = DrawnCounts.from_spec if isinstance(counts, PoissonSpec) else StoredCounts.from_array
     target = Target(
         loss=model.loss,
         prior=model.prior,
         data=data,
-        counts=(DrawnCounts.from_spec if from_spec else StoredCounts.from_array)(counts, length, mesh),  # type: ignore[arg-type]
+        counts=make_counts(counts, length, n_blocks, mesh),  # type: ignore[arg-type]
         reference=jax.device_put(host_array(reference)),
         reference_loss=zeros,
         coordinates=Coordinates.from_prior(model.prior, dim),
@@ -277,7 +281,7 @@ def initial_reference(x: np.ndarray, y: np.ndarray) -> Float[np.ndarray, " K"]:
     return host_array(fit).astype(np.float64)
 
 
-@eqx.filter_jit
+@jit
 def _gather_observations(target: Target, indices: Int[Array, " S"]) -> tuple[PyTree[Array], Float[Array, "G L"]]:
     """Return data and reference loss of some observations in blocks, on every device.
 
@@ -318,9 +322,8 @@ def _recentre(target: Target, reference: Float[Array, " K"]) -> Target:
     return replace(target, data=data, reference=reference, reference_loss=losses)
 
 
-def _to_blocks(leaf: np.ndarray, length: int, mesh: Mesh | None) -> Any:
+def _to_blocks(leaf: np.ndarray, length: int, n_blocks: int, mesh: Mesh | None) -> Any:
     """Return observations in blocks, padded with the last observation."""
-    n_blocks = padded_blocks(mesh, -(-len(leaf) // length))
     dtype = jax.dtypes.canonicalize_dtype(float if np.issubdtype(leaf.dtype, np.floating) else leaf.dtype)
 
     def make_part(blocks: slice) -> np.ndarray:

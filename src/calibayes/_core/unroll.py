@@ -19,8 +19,9 @@ from jaxtyping import Array, PyTree
 class UnrollConfig:
     """Largest vectors that are unrolled. The values affect compile and running time, and results by rounding only."""
 
-    max_product_length: int = 64
-    """Length of two vectors up to which their inner product is unrolled. Order-of-magnitude choice."""
+    max_product_length: int = 16
+    """Length of two vectors up to which their inner product is unrolled, so that programs do not grow with the number
+    of parameters. On a CPU longer unrolled products took as long as matrix products, or longer."""
     max_sum_length: int = 12
     """Length of a vector up to which its sum is unrolled. XLA stores the terms of longer unrolled sums in memory
     (`docs/performance.md`)."""
@@ -44,7 +45,9 @@ def unroll(fn: Callable[..., Array], *example: PyTree[Array]) -> Callable[..., A
     callable
         Function of the same arguments.
     """
-    closed = jax.make_jaxpr(fn)(*example)
+    # Products that are not unrolled have the precision of those that are, also on a GPU.
+    with jax.default_matmul_precision("highest"):
+        closed = jax.make_jaxpr(fn)(*example)
 
     def call(*args: PyTree[Array]) -> Array:
         (value,) = _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(args))

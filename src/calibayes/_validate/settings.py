@@ -186,9 +186,9 @@ def as_key(seed: object) -> PRNGKeyArray:
             raise ValueError(f"seed must fit into 64 bits; got {seed}.")
         return key_from_seed(int(seed))
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key) and seed.shape == ():
-        words = jax.random.bits(seed, (2,), jnp.uint32)
-        threefry = jax.random.key_impl(seed) == jax.random.key_impl(jax.random.key(0, impl="threefry2x32"))
-        return seed if threefry else jax.random.wrap_key_data(words, impl="threefry2x32")
+        if jax.random.key_impl(seed) == jax.random.key_impl(key_from_seed(0)):
+            return seed
+        return jax.random.wrap_key_data(jax.random.bits(seed, (2,), jnp.uint32), impl="threefry2x32")
     if isinstance(seed, jax.Array) and seed.dtype == jnp.uint32 and seed.shape == (2,):
         return jax.random.wrap_key_data(seed, impl="threefry2x32")
     raise TypeError(f"seed must be an int or one JAX key; got {type(seed).__name__}.")

@@ -41,6 +41,10 @@ class Kernel(eqx.Module, Generic[Adaptation]):
     needs_population : bool
         Class attribute. Whether the proposal is computed from the particles of a replicate, so that the kernel cannot
         move a single chain. Default: False.
+    reads_data : bool
+        Class attribute. Whether a step computes with `target.data` itself, so that padding of the data takes time. The
+        data are then padded to complete blocks only, and a data set of another size compiles the programs again.
+        Default: False.
 
     Examples
     --------
@@ -63,6 +67,7 @@ class Kernel(eqx.Module, Generic[Adaptation]):
     """
 
     needs_population: ClassVar[bool] = False
+    reads_data: ClassVar[bool] = False
 
     def check(self, target: Target) -> None:
         """Raise an error if this kernel cannot sample this target.

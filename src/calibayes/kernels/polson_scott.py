@@ -12,6 +12,8 @@ location $m$ and scale $s$. Given both, $\theta$ is normal with precision $\sum_
 \mathrm{diag}(\omega^{-1})$ and linear term $\sum_i a_i(1 + a_i\lambda_i^{-1})\,y_i x_i + \omega^{-1}m$.
 """
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PRNGKeyArray
@@ -42,6 +44,8 @@ class PolsonScott(Kernel[tuple[()]]):
     >>> sampler.kernel
     PolsonScott()
     """
+
+    reads_data: ClassVar[bool] = True
 
     def check(self, target: Target) -> None:
         if not (isinstance(target.loss, Hinge) and isinstance(target.prior, Laplace)):

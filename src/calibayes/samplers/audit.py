@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from calibayes._backend.functions import as_float
+from calibayes._backend.jit import jit
+from calibayes._backend.rng import split_key, unrolled
 from calibayes._core.particles import Particles, ess, mean
 from calibayes._core.target import Target
 from calibayes.regions import Region, critical_levels
@@ -39,7 +40,7 @@ class AuditConfig:
 
 CONFIG = AuditConfig()
 
-_ess = jax.jit(ess)
+_ess = jit(ess)
 
 
 class Audit(NamedTuple):
@@ -97,7 +98,7 @@ def audit(
     point : array of shape (K,)
         The point whose critical levels are compared.
     """
-    choice_key, *run_keys = jax.random.split(key, 3)
+    choice_key, *run_keys = split_key(key, 3)
     chosen = _choose_replicates(choice_key, particles)
     chosen_target = target.select(chosen)
     size = particles.risk.shape[-1]
@@ -113,7 +114,7 @@ def audit(
 
 def _sample_independently(key: PRNGKeyArray, target: Target, eta: float, n_particles: int) -> Particles:
     """Temper from the prior to `eta`, and rejuvenate until mixed."""
-    temper_key, mix_key = jax.random.split(key)
+    temper_key, mix_key = split_key(key)
     tempered = temper_from_prior(temper_key, target, eta, n_particles)
     state, _ = rejuvenate_until_mixed(mix_key, target, tempered.particles, eta, min_moves=0)
     return state.particles
@@ -152,7 +153,7 @@ def _chi_squared_quantile(df: int) -> float:
     return df * (1 - variance + NormalDist().inv_cdf(1 - CONFIG.significance) * variance**0.5) ** 3
 
 
-@eqx.filter_jit
+@jit
 def _choose_replicates(key: PRNGKeyArray, particles: Particles) -> Int[Array, " R"]:
     """Choose bootstrap replicates: those whose mean is farthest from that on the data, and others at random."""
     means = mean(particles.theta, particles.weights)
@@ -160,5 +161,5 @@ def _choose_replicates(key: PRNGKeyArray, particles: Particles) -> Int[Array, " 
     distance = jnp.square((means - means[:, :1]) / jnp.where(scale > 0, scale, 1.0)).sum(0).at[0].set(-1.0)
     farthest = jax.lax.top_k(distance, N_POPULATIONS // 2)[1]
     # Random numbers to sort by; the data and the replicates chosen already come last.
-    order = jax.random.uniform(key, distance.shape).at[farthest].set(-1.0).at[0].set(-1.0)
+    order = jax.random.uniform(unrolled(key), distance.shape).at[farthest].set(-1.0).at[0].set(-1.0)
     return jnp.concatenate([farthest, jax.lax.top_k(order, N_POPULATIONS - N_POPULATIONS // 2)[1]])

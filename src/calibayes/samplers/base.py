@@ -96,6 +96,8 @@ class Sampler(eqx.Module, Generic[State]):
         Monte Carlo error of the same draws. Default: 1, for samplers without shared draws.
     audited : bool
         Whether the answer should be checked by an independent sampler. Default: False.
+    reads_data : bool
+        Whether the sampler's kernel computes with the observations itself; see `Kernel`. Default: False.
 
     Examples
     --------
@@ -113,6 +115,11 @@ class Sampler(eqx.Module, Generic[State]):
     @property
     def audited(self) -> bool:
         """Whether the answer should be checked by an independent sampler."""
+        return False
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether the sampler's kernel computes with the observations itself; see `Kernel`."""
         return False
 
     def fallback(self, dim: int) -> "Sampler | None":

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
-from calibayes._backend.rng import replicate_keys
+from calibayes._backend.rng import replicate_keys, split_key, unrolled
 from calibayes._core.particles import Particles, mean
 from calibayes._core.target import Target, evaluate
-from calibayes.samplers.tempering import COARSE_SCHEDULE, TemperingState, init_tempering, temper_to
+from calibayes.samplers.mixing import temper_to
+from calibayes.samplers.tempering import TemperingState, init_coarse
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,10 @@ class InitialDrawsConfig:
     Markov kernel starts with; more are drawn if a replicate has more particles."""
     min_finite_draws: int = 10
     """Smallest number of prior draws with a finite loss. With fewer, tempering starts from copies of a few points."""
+    recentre_below: float = -1e4
+    """Risk relative to the reference below which the reference is moved to the best draw. Risks of magnitude 1e4 leave
+    float32 an absolute precision of about 1e-3, which is still small compared with the differences of order one that a
+    posterior resolves."""
 
 
 CONFIG = InitialDrawsConfig()
@@ -71,9 +75,10 @@ def initial_draws(
     draws : array of shape (M, K) or None
         Draws of the posterior at `eta` to choose from. If None, tempering from the prior.
     """
-    temper_key, choice_key = jax.random.split(key)
+    temper_key, choice_key = split_key(key)
     if draws is None:
-        particles = temper_from_prior(temper_key, target.replicate(0), eta, n_particles).particles
+        state_key, data, state = start_at_prior(temper_key, target.replicate(0), n_particles)
+        particles = temper_to(replicate_keys(state_key, 1), data, state, eta).particles
     else:
         chosen = jax.random.choice(choice_key, draws, (n_particles,), replace=len(draws) < n_particles)
         particles = evaluate(target.replicate(0), target.coordinates.unconstrain(chosen.T[:, None, :]))
@@ -100,35 +105,47 @@ def init_at_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[
     ValueError
         If the loss is finite at fewer than `CONFIG.min_finite_draws` draws of a replicate.
     """
-    prior_key, temper_key = jax.random.split(key)
+    prior_key, temper_key = split_key(key)
     particles = prior_particles(prior_key, target, n_particles)
-    n_finite = int(np.isfinite(particles.risk).sum(-1).min())
+    n_finite = int(np.isfinite(np.asarray(particles.risk)).sum(-1).min())
     if n_finite < CONFIG.min_finite_draws:
         raise ValueError(
             f"the loss is infinite or NaN at all but {n_finite} of {n_particles} draws of the prior. Choose a prior "
             "nearer to where the loss is finite, or pass draws of the posterior (draws=)."
         )
-    return temper_key, init_tempering(COARSE_SCHEDULE.kernel, particles, host_array(0.0))
+    return temper_key, init_coarse(particles, 0.0)
+
+
+def start_at_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[PRNGKeyArray, Target, TemperingState]:
+    """Return a key, the target and a state as `init_at_prior`, for a target whose reference may be far from the data.
+
+    If it is, the best draw becomes the reference, so that float32 resolves the risks.
+    """
+    temper_key, state = init_at_prior(key, target, n_particles)
+    risk = np.asarray(state.particles.risk)
+    best = int(np.argmin(np.where(np.isfinite(risk), risk, np.inf)))
+    if risk.flat[best] < CONFIG.recentre_below:
+        coordinates = np.asarray(state.particles.theta).reshape(target.dim, -1)[:, best]
+        target = target.recentre(target.coordinates.constrain(jnp.asarray(coordinates)))
+        temper_key, state = init_at_prior(key, target, n_particles)
+    return temper_key, target, state
 
 
 @jit
 def prior_particles(key: PRNGKeyArray, target: Target, n_particles: int) -> Particles:
     """Return independent draws of the prior on every replicate."""
-    draw = lambda key: target.prior.sample(key, (n_particles, target.dim)).astype(target.reference.dtype)
-    theta = jax.lax.map(draw, jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(target.n_replicates)))
+    draw = lambda key: target.prior.sample(unrolled(key), (n_particles, target.dim)).astype(target.reference.dtype)
+    theta = jax.lax.map(draw, replicate_keys(key, target.n_replicates))
     return target.evaluate(target.coordinates.unconstrain(jnp.moveaxis(theta, -1, 0)))
 
 
-@jit
-def first_learning_rate(particles: Particles) -> Float[Array, ""]:
+def first_learning_rate(risk: Float[np.ndarray, "B M"]) -> float:
     """Return a learning rate at which the prior still matters: one over the interquartile range of the risk.
 
-    `particles` are draws of the prior. NaN if the risk is finite at too few of them.
+    `risk` is the risk at draws of the prior.
     """
-    finite = jnp.isfinite(particles.risk)
-    low, high = jnp.nanquantile(jnp.where(finite, particles.risk, jnp.nan), jnp.array([0.25, 0.75]))
-    enough = finite.sum(-1).min() >= CONFIG.min_finite_draws
-    return jnp.where(enough, 1 / jnp.maximum(high - low, 1e-6), jnp.nan)
+    low, high = np.quantile(risk[np.isfinite(risk)], [0.25, 0.75])
+    return 1 / max(float(high - low), 1e-6)
 
 
 @jit

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 from calibayes._backend.arguments import integer
 from calibayes._backend.functions import as_float
 from calibayes._backend.jit import jit
-from calibayes._backend.rng import replicate_keys
+from calibayes._backend.rng import fold_in, replicate_keys, split_key, unrolled
 from calibayes._core.convergence import batch_means_ess
 from calibayes._core.particles import Particles, covariance, pool, uniform_log_weights
 from calibayes._core.target import Target
@@ -96,6 +96,10 @@ class MCMC(Sampler[MCMCState]):
             name = type(self.kernel).__name__
             raise TypeError(f"kernel {name} learns from a population of particles; for a chain use kernels.RAM().")
 
+    @property
+    def reads_data(self) -> bool:
+        return self.kernel.reads_data
+
     def size(self, dim: int) -> int:
         return self.n_draws
 
@@ -108,7 +112,7 @@ class MCMC(Sampler[MCMCState]):
             )
 
     def init(self, key: PRNGKeyArray, target: Target, initial: InitialDraws, eta: float) -> MCMCState:
-        choice_key, chain_key = jax.random.split(key)
+        choice_key, chain_key = split_key(key)
         particles, adaptation = _initial_chains(
             replicate_keys(choice_key, target.n_replicates), target, initial.particles, self.kernel
         )
@@ -161,7 +165,7 @@ def _initial_chains(
     keys: Key[Array, " B"], target: Target, initial: Particles, kernel: Kernel
 ) -> tuple[Particles, PyTree[Array]]:
     """Choose a random initial draw for every replicate, and initialise the kernel with their covariance."""
-    theta = jax.vmap(lambda key: jax.random.choice(key, initial.theta[:, 0], axis=-1), out_axes=1)(keys)
+    theta = jax.vmap(lambda key: jax.random.choice(unrolled(key), initial.theta[:, 0], axis=-1), out_axes=1)(keys)
     guess = covariance(initial.theta, initial.weights)
     adaptation = kernel.init(jnp.broadcast_to(guess, (target.n_replicates, *guess.shape[1:])))
     return target.evaluate(theta[:, :, None]), adaptation
@@ -186,7 +190,7 @@ def _run_chains(
 
     def step(carry, i):
         particles, adaptation = carry
-        step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, steps + i)
+        step_keys = fold_in(keys, steps + i)
         particles, adaptation, info = kernel.step(step_keys, target, eta, particles, adaptation, adapt)
         draw = (particles.theta[..., 0], particles.risk[..., 0], particles.log_prior[..., 0])
         return (particles, adaptation), (draw, info)

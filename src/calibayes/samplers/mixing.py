@@ -22,11 +22,19 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
-from calibayes._backend.rng import replicate_keys
+from calibayes._backend.rng import replicate_keys, split_key
 from calibayes._core.particles import Particles, mean
 from calibayes._core.target import Target
 from calibayes.samplers.populations import N_POPULATIONS
-from calibayes.samplers.tempering import COARSE_SCHEDULE, TemperingState, init_tempering, rejuvenate, temper_to
+from calibayes.samplers.tempering import (
+    COARSE_SCHEDULE,
+    TemperingState,
+    change_eta,
+    freeze_replicates,
+    init_coarse,
+    move_repeatedly,
+    with_adaptation,
+)
 
 
 @dataclass(frozen=True)
@@ -48,19 +56,19 @@ class MixingConfig:
     Order-of-magnitude choice; see `benchmarks/sensitivity.py`."""
     max_moves: int = 2_000
     """Default largest number of moves. A replicate that needs more is reported as not mixed."""
-    check_every: int = 4
-    """Number of moves between two tests."""
     moves_before_batching: int = 200
     """After this many moves, the last replicates that have not mixed (at most one batch) continue without the others:
     a few slow replicates must not keep all of them moving. Does not change results except for rounding."""
     moves_per_call: int = 64
     """Moves in one call of a compiled program; between calls a run can be interrupted. Does not change results."""
+    max_temper_moves: int = 8_000
+    """Largest number of moves of `temper_to`. A tempering run from a diffuse prior takes a few hundred."""
 
 
 CONFIG = MixingConfig()
 
-_NOT_SCHEDULED = 2**30
-"""Value of `MixingMonitor.test_at` while the start is not forgotten: later than any move."""
+_NEVER = 2**30
+"""A number of moves that no run makes."""
 
 
 def rejuvenate_until_mixed(
@@ -98,11 +106,29 @@ def rejuvenate_until_mixed(
     """
     max_moves = CONFIG.max_moves if max_moves is None else max_moves
     min_moves = CONFIG.min_moves if min_moves is None else min_moves
-    state = init_tempering(COARSE_SCHEDULE.kernel, particles, host_array(eta))
-    monitor = MixingMonitor.start(state, min_moves)
+    state, monitor = init_coarse(particles, eta), MixingMonitor.start(particles, min_moves)
     keys = replicate_keys(key, target.n_replicates)
-    state, monitor = _rejuvenate(keys, target, state, monitor, max_moves)
+    state, monitor = _rejuvenate(keys, target, state, monitor, host_array(eta), max_moves)
     return state, monitor.mixed
+
+
+def temper_to(keys: Key[Array, " B"], target: Target, state: TemperingState, eta: float) -> TemperingState:
+    """Move all replicates to `eta` by `COARSE_SCHEDULE`.
+
+    Raises
+    ------
+    RuntimeError
+        If a replicate does not reach `eta` within `CONFIG.max_temper_moves` moves.
+    """
+    monitor = MixingMonitor.start(state.particles, 0, mixed=True)
+    for _ in range(CONFIG.max_temper_moves // CONFIG.moves_per_call):
+        _, state, _ = _advance(keys, target, state, monitor, host_array(eta), CONFIG.moves_per_call, _NEVER)
+        if (np.asarray(state.eta) == host_array(eta)).all():
+            return state
+    raise RuntimeError(
+        f"tempering did not reach eta = {eta:g} in {CONFIG.max_temper_moves} moves. The prior may be very far from the "
+        "data: choose a narrower one, or pass draws of the posterior (draws=)."
+    )
 
 
 def temper_and_mix(
@@ -117,9 +143,9 @@ def temper_and_mix(
     mixed : array of bool, shape (B,)
         Replicates that have mixed.
     """
-    temper_key, mix_key = jax.random.split(key)
-    state = init_tempering(COARSE_SCHEDULE.kernel, particles, host_array(eta))
-    state = temper_to(replicate_keys(temper_key, target.n_replicates), target, state, new_eta)
+    temper_key, mix_key = split_key(key)
+    keys = replicate_keys(temper_key, target.n_replicates)
+    state = temper_to(keys, target, init_coarse(particles, eta), new_eta)
     state, mixed = rejuvenate_until_mixed(mix_key, target, state.particles, new_eta, min_moves=0)
     return state.particles, mixed
 
@@ -132,30 +158,33 @@ class MixingMonitor(eqx.Module):
     start_moves: Int[Array, " B"]
     """Number of moves at the start of the test."""
     test_at: Int[Array, " B"]
-    """Number of moves at which the drift is tested; `_NOT_SCHEDULED` until the start is forgotten."""
+    """Number of moves at which the drift is tested; `_NEVER` until the start is forgotten."""
     means: Float[Array, "P B"]
-    """Means of the parameters and of the risk when the start was forgotten."""
+    """Means of the parameters and of the risk when the start was forgotten; zero until then."""
     mixed: Bool[Array, " B"]
     """Replicates that have passed the test."""
-    min_moves: int = eqx.field(static=True)
+    min_moves: Int[Array, ""]
+    """Smallest number of moves before the drift is tested."""
 
     @staticmethod
-    @eqx.filter_jit
-    def start(state: TemperingState, min_moves: int) -> "MixingMonitor":
-        """Return a monitor that starts at the current particles."""
-        n_replicates = state.moves.shape[0]
-        not_scheduled = jnp.full(n_replicates, _NOT_SCHEDULED, int)
-        means, _ = _means_and_errors(state.particles)
-        none_mixed = jnp.zeros(n_replicates, bool)
-        return MixingMonitor(state.particles.theta, state.moves, not_scheduled, means, none_mixed, min_moves)
+    def start(particles: Particles, min_moves: int, *, mixed: bool = False) -> "MixingMonitor":
+        """Return a monitor of particles that have not moved; with `mixed`, one that counts all replicates as mixed."""
+        dim, n_replicates, _ = particles.theta.shape
+        start = (
+            np.zeros(n_replicates, int),
+            np.full(n_replicates, _NEVER),
+            np.zeros((dim + 1, n_replicates), particles.theta.dtype),
+            np.full(n_replicates, mixed),
+            np.array(min_moves),
+        )
+        return MixingMonitor(particles.theta, *jax.device_put(start))
 
-    @jit
     def update(self, state: TemperingState) -> "MixingMonitor":
         """Return the monitor after further moves."""
         particles, moves = state.particles, state.moves
         means, errors = _means_and_errors(particles)
         correlation = jnp.abs(_correlation(self.start_theta, particles.theta, particles.weights)).max(0)
-        forgotten = (correlation < CONFIG.max_correlation) & (self.test_at == _NOT_SCHEDULED)
+        forgotten = (correlation < CONFIG.max_correlation) & (self.test_at == _NEVER)
         window = jnp.maximum(CONFIG.window_factor * (moves - self.start_moves), self.min_moves)
         test_at = jnp.where(forgotten, self.start_moves + window, self.test_at)
         tested = (moves >= test_at) & ~self.mixed
@@ -164,7 +193,7 @@ class MixingMonitor(eqx.Module):
         return MixingMonitor(
             jnp.where(restart[None, :, None], particles.theta, self.start_theta),
             jnp.where(restart, moves, self.start_moves),
-            jnp.where(restart, _NOT_SCHEDULED, test_at),
+            jnp.where(restart, _NEVER, test_at),
             jnp.where(forgotten[None], means, self.means),
             self.mixed | (tested & ~drifted),
             self.min_moves,
@@ -172,14 +201,18 @@ class MixingMonitor(eqx.Module):
 
 
 def _rejuvenate(
-    keys: Key[Array, " B"], target: Target, state: TemperingState, monitor: MixingMonitor, max_moves: int
+    keys: Key[Array, " B"],
+    target: Target,
+    state: TemperingState,
+    monitor: MixingMonitor,
+    eta: Float[np.ndarray, ""],
+    max_moves: int,
 ) -> tuple[TemperingState, MixingMonitor]:
     done = 0
-    while done + CONFIG.check_every <= max_moves:
-        remaining = jnp.asarray(max_moves - done)
-        until_batching = jnp.asarray(CONFIG.moves_before_batching - done)
-        n_moves, state, monitor = _rejuvenate_call(keys, target, state, monitor, remaining, until_batching)
-        done += int(n_moves)
+    while done + COARSE_SCHEDULE.n_moves <= max_moves:
+        until_batching = CONFIG.moves_before_batching - done
+        n_moves, state, monitor = _advance(keys, target, state, monitor, eta, max_moves - done, until_batching)
+        done += n_moves
         not_mixed = np.flatnonzero(~np.asarray(monitor.mixed))
         if not len(not_mixed):
             break
@@ -187,41 +220,63 @@ def _rejuvenate(
             batch = np.resize(not_mixed, N_POPULATIONS)
             indices = jnp.asarray(batch)
             part = _select_replicates(state, monitor, indices)
-            part = _rejuvenate(keys[indices], target.select(indices), *part, max_moves - done)
+            part = _rejuvenate(keys[indices], target.select(indices), *part, eta, max_moves - done)
             # Write every replicate back once: an index past the end discards the copies that complete the batch.
             destination = np.where(np.arange(N_POPULATIONS) < len(not_mixed), batch, target.n_replicates)
             return _insert_replicates(state, monitor, jnp.asarray(destination), *part)
     return state, monitor
 
 
-@jit
-def _rejuvenate_call(
+def _advance(
     keys: Key[Array, " B"],
     target: Target,
     state: TemperingState,
     monitor: MixingMonitor,
-    remaining: Int[Array, ""],
-    until_batching: Int[Array, ""],
-) -> tuple[Int[Array, ""], TemperingState, MixingMonitor]:
-    """Make up to `CONFIG.moves_per_call` moves; return their number, the state and the monitor.
+    eta: Float[np.ndarray, ""],
+    max_moves: int,
+    until_batching: int,
+) -> tuple[int, TemperingState, MixingMonitor]:
+    """Call `_temper_or_rejuvenate`, and return the number of moves, the state and the monitor."""
+    limits = np.array([min(max_moves, CONFIG.moves_per_call), until_batching], np.int32)
+    n_moves, state, monitor = _temper_or_rejuvenate(keys, target, state, monitor, eta, limits)
+    return int(n_moves), state, monitor
 
-    Stops when all replicates have mixed, or when the rest fits into a batch after `until_batching` moves.
+
+@jit
+def _temper_or_rejuvenate(
+    keys: Key[Array, " B"],
+    target: Target,
+    state: TemperingState,
+    monitor: MixingMonitor,
+    eta: Float[Array | np.ndarray, ""],
+    limits: Int[Array | np.ndarray, " 2"],
+) -> tuple[Int[Array, ""], TemperingState, MixingMonitor]:
+    """Temper the replicates that are not at `eta`, and rejuvenate those that have not mixed.
+
+    One program for both, because most of it is the Markov kernel. Each round changes eta where necessary, and makes
+    `COARSE_SCHEDULE.n_moves` moves. The first of `limits` is the largest number of moves. After as many moves as the
+    second, the program also stops if the remaining replicates fit into a batch.
     """
+    schedule, (max_moves, until_batching) = COARSE_SCHEDULE, limits
 
     def not_done(carry):
-        done, _, monitor = carry
-        not_mixed = (~monitor.mixed).sum()
-        fits_batch = (not_mixed <= N_POPULATIONS) & (target.n_replicates > N_POPULATIONS)
-        batchable = (done >= until_batching) & fits_batch
-        may_move = (done + CONFIG.check_every <= remaining) & (done < CONFIG.moves_per_call)
-        return (not_mixed > 0) & ~batchable & may_move
-
-    def body(carry):
         done, state, monitor = carry
-        state = rejuvenate(keys, target, state, COARSE_SCHEDULE.kernel, CONFIG.check_every, monitor.mixed)
-        return done + CONFIG.check_every, state, monitor.update(state)
+        n_active = ((state.eta != eta) | ~monitor.mixed).sum()
+        fits_batch = (n_active <= N_POPULATIONS) & (target.n_replicates > N_POPULATIONS)
+        may_move = done + schedule.n_moves <= max_moves
+        return (n_active > 0) & ~((done >= until_batching) & fits_batch) & may_move
 
-    return jax.lax.while_loop(not_done, body, (jnp.zeros_like(remaining), state, monitor))
+    def advance(carry):
+        done, state, monitor = carry
+        tempering = state.eta != eta
+        step = lambda: change_eta(keys, state, jnp.asarray(eta), schedule)
+        changed = jax.lax.cond(tempering.any(), step, lambda: state)
+        moved = move_repeatedly(keys, target, changed, schedule.kernel, schedule.n_moves)
+        state = freeze_replicates(~tempering & monitor.mixed, state, moved)
+        return done + schedule.n_moves, state, monitor.update(state)
+
+    first = with_adaptation(state, schedule.kernel)
+    return jax.lax.while_loop(not_done, advance, (jnp.zeros((), np.int32), first, monitor))
 
 
 @jit

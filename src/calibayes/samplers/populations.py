@@ -6,11 +6,13 @@ rejuvenation of the last replicates) take batches of the same number of replicat
 compiled programs.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Int
 
 from calibayes._backend.jit import jit
+from calibayes._core import convergence
 from calibayes._core.convergence import within_between_variances
 from calibayes._core.particles import Particles
 from calibayes._core.target import Target
@@ -26,10 +28,11 @@ def population_target(target: Target) -> Target:
     return target.select(jnp.zeros(N_POPULATIONS, int))
 
 
-@jit
-def population_variances(particles: Particles) -> tuple[Float[Array, " P"], Float[Array, " P"]]:
-    """Return the variances of the parameters and of the risk, within populations and between population means."""
-    return within_between_variances(jnp.concatenate([particles.theta, particles.risk[None]]))
+def population_agreement(particles: Particles) -> tuple[float, float]:
+    """Return the largest R-hat and the smallest effective sample size over the parameters and the risk."""
+    theta, risk = jax.device_get((particles.theta, particles.risk))
+    variances = within_between_variances(np.concatenate([theta, risk[None]]))
+    return convergence.population_agreement(*variances, *risk.shape)
 
 
 def replicate_batches(indices: Int[np.ndarray, " R"]) -> list[Int[np.ndarray, " P"]]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
@@ -13,7 +12,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from calibayes._backend.arguments import fraction, integer, positive
 from calibayes._backend.functions import as_float
 from calibayes._backend.jit import jit
-from calibayes._backend.rng import replicate_keys
+from calibayes._backend.rng import fold_key, replicate_keys, split_key
 from calibayes._core.particles import Particles, ess, normalise
 from calibayes._core.target import Target, log_density
 from calibayes.kernels import RWMH, Kernel
@@ -50,7 +49,7 @@ _OPTIONS = {
     "initial_weights": ("uniform", "density"),
 }
 
-_ess = jax.jit(ess)
+_ess = jit(ess)
 
 
 class SMCState(eqx.Module):
@@ -137,6 +136,10 @@ class SMC(Sampler[SMCState]):
             if getattr(self, name) not in options:
                 raise ValueError(f"{name} must be one of {', '.join(options)}; got {getattr(self, name)!r}.")
 
+    @property
+    def reads_data(self) -> bool:
+        return self.kernel.reads_data
+
     def size(self, dim: int) -> int:
         return self.n_particles
 
@@ -144,7 +147,7 @@ class SMC(Sampler[SMCState]):
         self.kernel.check(target)
 
     def init(self, key: PRNGKeyArray, target: Target, initial: InitialDraws, eta: float) -> SMCState:
-        mix_key, prior_key, temper_key, snapshot_key = jax.random.split(key, 4)
+        mix_key, prior_key, temper_key, snapshot_key = split_key(key, 4)
         if self.start == "prior":
             state = temper_from_prior(prior_key, target, eta, self.n_particles)
             state, mixed = rejuvenate_until_mixed(mix_key, target, state.particles, eta, min_moves=0)
@@ -173,7 +176,7 @@ class SMC(Sampler[SMCState]):
 
     def snapshots(self, target: Target, state: SMCState) -> Iterator[Snapshot]:
         current = state.tempering
-        keys = replicate_keys(jax.random.fold_in(state.snapshot_key, int(np.max(current.moves))), target.n_replicates)
+        keys = replicate_keys(fold_key(state.snapshot_key, int(np.max(current.moves))), target.n_replicates)
         n_moves, none = jnp.asarray(CONFIG.moves_per_snapshot), jnp.zeros(target.n_replicates, bool)
         yield Snapshot(current.particles.replicate(0), current.particles)
         for _ in range(CONFIG.n_snapshots - 1):
@@ -197,7 +200,7 @@ def _on_all_replicates(target: Target, theta: Float[Array, "K M"]) -> Particles:
     return target.evaluate(jnp.broadcast_to(theta[:, None], (target.dim, target.n_replicates, theta.shape[-1])))
 
 
-@eqx.filter_jit
+@jit
 def _with_kernel(state: TemperingState, kernel: Kernel, eta: Float[Array, ""], by_density: bool) -> TemperingState:
     """Return the particles of `state` as a new state for another kernel."""
     particles = state.particles

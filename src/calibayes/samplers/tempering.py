@@ -14,6 +14,7 @@ depend on the other replicates.
 """
 
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -23,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
+from calibayes._backend.rng import fold_in
 from calibayes._core.particles import Particles, choose, covariance, ess, ess_after, resample, reweight
 from calibayes._core.target import Target
 from calibayes.kernels import CrankNicolson
@@ -42,8 +44,6 @@ class TemperingConfig:
     steps_per_call: int = 16
     """Temperature steps in one call of a compiled program; between calls a run reports progress and can be interrupted.
     Does not change results."""
-    max_coarse_steps: int = 2_000
-    """Largest number of steps of `temper_to`. A tempering run from a diffuse prior takes a few dozen."""
 
 
 CONFIG = TemperingConfig()
@@ -103,22 +103,29 @@ def init_tempering(kernel: Kernel, particles: Particles, eta: Float[Array, ""]) 
     )
 
 
-def temper_to(keys: Key[Array, " B"], target: Target, state: TemperingState, eta: float) -> TemperingState:
-    """Move all replicates to `eta` by `COARSE_SCHEDULE`.
+def init_coarse(particles: Particles, eta: float) -> TemperingState:
+    """Return the state of particles at `eta` for the kernel of `COARSE_SCHEDULE`, without compiling anything.
 
-    Raises
-    ------
-    RuntimeError
-        If a replicate does not reach `eta` within `CONFIG.max_coarse_steps` steps.
+    The adaptation is zero; `with_adaptation` replaces it before the first move.
     """
-    for _ in range(CONFIG.max_coarse_steps // CONFIG.steps_per_call):
-        state = temper_steps(keys, target, state, host_array(eta), COARSE_SCHEDULE, CONFIG.steps_per_call)
-        if (np.asarray(state.eta) == np.asarray(host_array(eta))).all():
-            return state
-    raise RuntimeError(
-        f"tempering did not reach eta = {eta:g} in {CONFIG.max_coarse_steps} steps. The prior may be very far from the "
-        "data: choose a narrower one, or pass draws of the posterior (draws=)."
-    )
+    dim, n_replicates, _ = particles.theta.shape
+    guess = jax.ShapeDtypeStruct((n_replicates, dim, dim), particles.theta.dtype)
+    adaptation = jax.eval_shape(COARSE_SCHEDULE.kernel.init, guess)
+    zero = np.zeros(n_replicates, int)
+    history = {
+        "eta": np.full(n_replicates, host_array(eta)),
+        "adaptation": jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), adaptation),
+        "acceptance": np.zeros(n_replicates, particles.theta.dtype),
+    }
+    counts = dict.fromkeys(("moves", "steps", "resampled", "invalid"), zero)
+    return TemperingState(particles, **jax.device_put(history | counts))
+
+
+def with_adaptation(state: TemperingState, kernel: Kernel) -> TemperingState:
+    """Return the state with the initial adaptation of the kernel, if no replicate has moved yet."""
+    particles, first = state.particles, (state.moves == 0).all()
+    initial = kernel.init(covariance(particles.theta, particles.weights))
+    return replace(state, adaptation=jax.tree.map(partial(jnp.where, first), initial, state.adaptation))
 
 
 @jit
@@ -146,6 +153,17 @@ def temper_steps(
 def _temperature_step(
     keys: Key[Array, " B"], target: Target, state: TemperingState, eta: Float[Array, ""], schedule: TemperingSchedule
 ) -> TemperingState:
+    moved = move_repeatedly(keys, target, change_eta(keys, state, eta, schedule), schedule.kernel, schedule.n_moves)
+    return freeze_replicates(state.eta == eta, state, moved)
+
+
+def change_eta(
+    keys: Key[Array, " B"], state: TemperingState, eta: Float[Array, ""], schedule: TemperingSchedule
+) -> TemperingState:
+    """Reweight the particles by one step towards `eta`, and resample them if necessary.
+
+    Replicates at `eta` keep their particles.
+    """
     active = state.eta != eta
     particles = state.particles
     step = next_step(particles, eta - state.eta, schedule.ess_target)
@@ -153,18 +171,13 @@ def _temperature_step(
     weighted = particles.with_log_weights(reweight(particles.log_weights, particles.risk, step))
     degenerate = active & (ess(weighted.log_weights) < schedule.resample_below * weighted.risk.shape[-1])
     resample_keys = step_keys(keys, 0, state.moves)
-    weighted = resample(resample_keys, weighted, degenerate, schedule.resampling)
-    reweighted = replace(
+    return replace(
         state,
-        particles=weighted,
+        particles=resample(resample_keys, weighted, degenerate, schedule.resampling),
         eta=eta_next,
-        steps=state.steps + 1,
+        steps=state.steps + active.astype(int),
         resampled=state.resampled + degenerate.astype(int),
     )
-    moved = jax.lax.fori_loop(
-        0, schedule.n_moves, lambda _, state: _move_once(keys, target, state, schedule.kernel), reweighted
-    )
-    return freeze_replicates(~active, state, moved)
 
 
 def next_step(particles: Particles, distance: Float[Array, " B"], ess_target: float) -> Float[Array, " B"]:
@@ -198,8 +211,14 @@ def rejuvenate(
     frozen: Bool[Array, " B"],
 ) -> TemperingState:
     """Make `n_moves` moves on every replicate at its current learning rate, except on the `frozen` ones."""
-    moved = jax.lax.fori_loop(0, n_moves, lambda _, state: _move_once(keys, target, state, kernel), state)
-    return freeze_replicates(frozen, state, moved)
+    return freeze_replicates(frozen, state, move_repeatedly(keys, target, state, kernel, n_moves))
+
+
+def move_repeatedly(
+    keys: Key[Array, " B"], target: Target, state: TemperingState, kernel: Kernel, n_moves: Int[Array, ""] | int
+) -> TemperingState:
+    """Make `n_moves` moves on every replicate at its current learning rate."""
+    return jax.lax.fori_loop(0, n_moves, lambda _, state: _move_once(keys, target, state, kernel), state)
 
 
 def _move_once(keys: Key[Array, " B"], target: Target, state: TemperingState, kernel: Kernel) -> TemperingState:
@@ -230,4 +249,4 @@ def freeze_replicates(frozen: Bool[Array, " B"], before: TemperingState, after: 
 
 def step_keys(keys: Key[Array, " B"], stream: int, count: Int[Array, " B"]) -> Key[Array, " B"]:
     """Return a key for every replicate that is unique to the stream and to the replicate's count."""
-    return jax.vmap(lambda key, moves: jax.random.fold_in(jax.random.fold_in(key, stream), moves))(keys, count)
+    return fold_in(fold_in(keys, np.array(stream, np.uint32)), count)

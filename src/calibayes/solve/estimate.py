@@ -10,13 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from calibayes._backend.functions import host_array
+from calibayes._backend.jit import jit
+from calibayes._backend.rng import fold_key, replicate_keys, unrolled
 from calibayes._core.particles import Particles, covariance, factor, mean, reweight_particles, weights_after
 from calibayes._core.target import Target, log_density
 
@@ -76,7 +77,7 @@ def points_along(
     return jnp.broadcast_to(point[None], (len(etas), len(point)))
 
 
-@jax.jit
+@jit
 def means_along(particles: Particles, steps: Float[Array, " G"]) -> Float[Array, "G K"]:
     """Return the posterior mean on the data at learning rates that differ from the particles' by `steps`."""
     log_weights, risk = particles.log_weights[0], particles.risk[0]
@@ -85,13 +86,13 @@ def means_along(particles: Particles, steps: Float[Array, " G"]) -> Float[Array,
     return jnp.matmul(weights, particles.theta[:, 0].T, precision="highest")
 
 
-@jax.jit
+@jit
 def posterior_mean(particles: Particles) -> Float[Array, " K"]:
     """Return the weighted mean of the particles on the data."""
     return mean(particles.theta, particles.weights)[:, 0]
 
 
-@eqx.filter_jit
+@jit
 def _optimum(
     key: PRNGKeyArray, target: Target, particles: Particles, eta: Float[Array, " 1"], risk_only: bool
 ) -> Float[Array, " K"]:
@@ -108,7 +109,7 @@ def _optimum(
 
     def improve(carry, round_key):
         centre, root, best, best_value = carry
-        normal = jax.random.normal(round_key, (len(centre), CONFIG.n_draws))
+        normal = jax.random.normal(unrolled(round_key), (len(centre), CONFIG.n_draws))
         theta = (centre[:, None] + root @ normal)[:, None, :]
         values = value(theta)
         top_values, top = jax.lax.top_k(values, CONFIG.n_elite)
@@ -120,8 +121,6 @@ def _optimum(
     centre = mean(particles.theta, particles.weights)[:, 0]
     root = CONFIG.initial_spread * factor(covariance(particles.theta, particles.weights))[0]
     start = (centre, root, centre, value(centre[:, None, None])[0])
-    (centre, _, best, best_value), _ = jax.lax.scan(
-        improve, start, jax.random.split(jax.random.fold_in(key, 1), CONFIG.n_rounds)
-    )
+    (centre, _, best, best_value), _ = jax.lax.scan(improve, start, replicate_keys(fold_key(key, 1), CONFIG.n_rounds))
     best = jnp.where(value(centre[:, None, None])[0] >= best_value, centre, best)
     return target.coordinates.constrain(best)

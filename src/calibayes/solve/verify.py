@@ -7,9 +7,8 @@ the search found no answer, the sampler's `fallback` samples every replicate ane
 
 from dataclasses import dataclass, replace
 
-import jax
-
 from calibayes._backend.distributed import processes_out_of_sync
+from calibayes._backend.rng import fold_key
 from calibayes._backend.warnings import CheckpointError
 from calibayes._core.status import Code, Diagnostic, Severity, Status
 from calibayes.samplers.audit import Audit, audit
@@ -65,7 +64,7 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
     solver = replace(solver, rule=Bracket(closeness=REFINEMENT.closeness))
 
     def start() -> SolverState:
-        key = jax.random.fold_in(problem.key, _FALLBACK_STREAM)
+        key = fold_key(problem.key, _FALLBACK_STREAM)
         state = solver.start_at(sampler.init(key, problem.target, initial, eta), eta)
         return replace(state, trace=first.trace)
 
@@ -106,7 +105,7 @@ def _audit(solver: Solver, solution: Solution, stage: str) -> tuple[Solution, Au
     """Run the audit; return None, with the reason in the diagnostics, if it could not run."""
     problem, iterate = solution.problem, solution.iterate
     solver.progress.phase("audit from the prior")
-    key = jax.random.fold_in(problem.key, _AUDIT_STREAM)
+    key = fold_key(problem.key, _AUDIT_STREAM)
 
     def run() -> Audit:
         point = problem.point(problem.sampler.data(iterate.state), iterate.sampled_eta)

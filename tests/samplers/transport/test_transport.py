@@ -19,7 +19,7 @@ from calibayes.samplers.transport.fitting import (
     FitGoal,
     TransportedParticles,
     _accept_refits,
-    refit_all,
+    fit_in_one_program,
     refit_replicates,
     transport_and_fit,
 )
@@ -351,13 +351,11 @@ def test_few_replicates(problem, key, n_replicates):
 )
 def test_fit_in_one_program_agrees_with_single_refits(problem, unfitted, min_ess, share, max_evaluations, evaluations):
     """Until the goal is met, or the evaluations are used up."""
-    target, pool, maps, eta = problem[0], unfitted.whitened, unfitted.transported.maps, as_float(unfitted.eta)
-    expected = TransportedParticles(maps, *transport_and_weight(target, pool, maps, eta))
-    for _ in range(evaluations - 1):
-        expected = refit_all(target, pool, expected, eta)
-    goal = FitGoal(min_ess, share, max_evaluations).packed(unfitted.eta, target, pool)
-    fitted, n = transport_and_fit(target, pool, maps, as_float(goal))
-    assert int(n) == evaluations
+    target, pool, maps, eta = problem[0], unfitted.whitened, unfitted.transported.maps, unfitted.eta
+    goal = FitGoal(min_ess, share, max_evaluations)
+    expected, n_expected = transport_and_fit(target, pool, maps, eta, goal)
+    fitted, n = fit_in_one_program(target, pool, maps, as_float([eta, *goal]))
+    assert n_expected == int(n) == evaluations
     # With few effective particles a refit amplifies the rounding of the weights.
     good = np.asarray(expected.ess) > 0.3 * M
     assert good.mean() > 0.9
@@ -369,25 +367,7 @@ def test_fit_in_one_program_agrees_with_single_refits(problem, unfitted, min_ess
 def test_replicate_without_effective_particles_has_those_of_its_map(problem, unfitted):
     target, pool, maps, eta = problem[0], unfitted.whitened, unfitted.transported.maps, as_float(unfitted.eta)
     impossible = eqx.tree_at(lambda p: p.log_density, pool, jnp.full_like(pool.log_density, -jnp.inf))
-    goal = FitGoal(0.5, 1.0, 1).packed(unfitted.eta, target, pool)
-    transported, _ = transport_and_fit(target, impossible, maps, as_float(goal))
+    transported, _ = transport_and_fit(target, impossible, maps, unfitted.eta, FitGoal(0.5, 1.0, 1))
     assert (np.asarray(transported.ess) == 0).all()
     expected = transport_and_weight(target, pool, maps, eta)[0].theta
     np.testing.assert_allclose(transported.particles.theta, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_long_evaluations_are_made_one_per_call(problem, key, monkeypatch):
-    """So that a run can be interrupted between them; the result is the same."""
-    target, initial, _ = problem
-    in_one_call, refits = cb.Transport(n_particles=M).init(key, target, initial, initial.eta), []
-    change_config(monkeypatch, "fit", long_evaluation=0)
-
-    def recorded(*args):
-        refits.append(1)
-        return refit_all(*args)
-
-    monkeypatch.setattr(sampler, "refit_all", recorded)
-    one_per_call = cb.Transport(n_particles=M).init(key, target, initial, initial.eta)
-    assert one_per_call.evaluations == in_one_call.evaluations == 1 + len(refits)
-    assert refits
-    np.testing.assert_allclose(one_per_call.transported.ess, in_one_call.transported.ess, rtol=1e-3)

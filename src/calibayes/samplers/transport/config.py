@@ -91,8 +91,6 @@ class FitConfig:
 class MatchingConfig:
     """Initial populations at the learning rate that matches the sandwich covariance (`matching.py`)."""
 
-    draws_ratio: int = 4
-    """A population of initial draws has one draw for this many particles of the pool."""
     min_initial_draws: int = 200
     """Smallest number of initial draws in a population."""
     initial_draws_per_parameter: int = 40
@@ -142,46 +140,11 @@ class PoolConfig:
 
 
 @dataclass(frozen=True)
-class ImportanceConfig:
-    """Adaptive importance sampling of log-concave posteriors (`importance.py`)."""
-
-    df: int = 8
-    """Degrees of freedom of the Student t proposal. Even, so that its chi-squared variable is -2 times
-    the logarithm of a product of uniforms."""
-    min_step_ess: float = 0.05
-    """A step of eta keeps at least this share of the effective sample size of the current draws."""
-    n_candidate_steps: int = 64
-    """Number of candidate steps of eta."""
-    log_step_ratio: float = 0.35
-    """Difference of the logarithms of two neighbouring candidate steps. The shortest is exp(-63 * 0.35) = 3e-10 of the
-    distance."""
-    min_stage_ess: float = 0.1
-    """Smallest ESS at a goal. Goals are the learning rates to which the proposal is adapted in turn."""
-    min_pool_ess: float = 0.4
-    """ESS that the draws of the pool must have in every population."""
-    degenerate_stage_ess: float = 0.02
-    """ESS below which the adaptation has failed."""
-    max_proposal_fits: int = 80
-    """Largest number of times that the proposal distribution is refitted in one call."""
-    max_goal_fits: int = 3
-    """Largest number of times that the proposal distribution is refitted at one goal."""
-    max_parameters: int = 50
-    """Largest number of parameters. Half of the draws of a Student t with 8 degrees of freedom are effective for a
-    normal posterior of 50 parameters, and fewer for more."""
-    oversampling: int = 4
-    """Draws for each draw of the pool; enough that few are chosen twice by the resampling."""
-
-
-@dataclass(frozen=True)
 class InitialEtaConfig:
     """The first guess of eta (`initial_eta.py`)."""
 
-    grid_factor: float = 16.0
-    """The grid of learning rates extends by this factor to both sides of that of the initial draws."""
-    n_grid: int = 9
-    """Number of learning rates on the grid."""
-    n_guess_draws: int = 200
-    """Number of draws per replicate. Their error is smaller than that of the normal approximation."""
+    max_factor: float = 16.0
+    """Largest factor between the guess and the learning rate of the initial draws."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +169,6 @@ class TransportConfig:
     matching: MatchingConfig = field(default_factory=MatchingConfig)
     subsample: SubsampleConfig = field(default_factory=SubsampleConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)
-    importance: ImportanceConfig = field(default_factory=ImportanceConfig)
     initial_eta: InitialEtaConfig = field(default_factory=InitialEtaConfig)
     repair: RepairConfig = field(default_factory=RepairConfig)
 

@@ -1,10 +1,6 @@
-"""Transport of the pool to every replicate, with refits of the maps until they meet a goal.
+"""Transport of the pool to every replicate, with refits of the maps until they meet a goal."""
 
-Each function is one compiled program with a few evaluations of the risk, because a program takes longer to call than
-to run when there are few observations.
-"""
-
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +13,7 @@ from calibayes._core.particles import Particles, choose
 from calibayes._core.target import Target
 from calibayes.samplers.populations import population_target
 from calibayes.samplers.transport import config
-from calibayes.samplers.transport.maps import AffineMaps, WhitenedPool, pool_maps, shifted_maps, transport_and_weight
+from calibayes.samplers.transport.maps import AffineMaps, WhitenedPool, pool_maps, transport_and_weight
 from calibayes.samplers.transport.refit import refit_maps
 
 
@@ -49,104 +45,114 @@ class FitGoal(NamedTuple):
         sufficient = np.asarray(transported.ess) >= self.min_ess * transported.n_particles
         return bool(sufficient.mean() >= self.share)
 
-    def packed(self, eta: float, target: Target, pool: WhitenedPool) -> Float[np.ndarray, " 4"]:
-        """Return the learning rate and the goal as one array, which a compiled program receives by one transfer.
-
-        If an evaluation of the risk takes long, each call makes only one, so that Ctrl-C takes effect between calls.
-        """
-        is_long = n_losses(target, pool) >= config.CONFIG.fit.long_evaluation
-        return host_array([eta, self.min_ess, self.share, 1 if is_long else self.max_evaluations])
-
 
 def n_losses(target: Target, pool: WhitenedPool) -> int:
     """Return the number of loss terms (observations x replicates x particles) in an evaluation of the risk."""
-    return target.reference_loss.size * target.n_replicates * pool.n_particles
+    return int(target.counts.n) * target.n_replicates * pool.n_particles
 
 
 @jit
-def first_transport(
-    target: Target,
-    pool: WhitenedPool,
-    search_pool: WhitenedPool,
-    shifts: Float[Array, "K B"],
-    eta_ratio: Float[Array, ""],
-    goal: Float[Array | np.ndarray, " 4"],
-) -> tuple[Particles, TransportedParticles, Int[Array, ""]]:
-    """Transport the pool to another learning rate on the data, and a part of it to every replicate.
+def transport_on_data(
+    target: Target, pool: WhitenedPool, eta_ratio: Float[Array, ""], eta: Float[Array, ""]
+) -> Particles:
+    """Transport the pool to another learning rate on the data.
 
     Parameters
     ----------
     target : Target
         The posteriors.
-    pool, search_pool : WhitenedPool
-        The pool, and the part of it that is used during the search.
-    shifts : array of shape (K, B)
-        Shifts of the posterior mean, from `jackknife_shifts`.
+    pool : WhitenedPool
+        The pool.
     eta_ratio : array of shape ()
         Learning rate of the pool over the new one.
-    goal : array of shape (4,)
-        A `FitGoal.packed`.
+    eta : array of shape ()
+        The new learning rate.
 
     Returns
     -------
-    data : Particles
+    Particles
         The pool on the data, as one replicate.
-    transported : TransportedParticles
-        The part of the pool on every replicate.
-    evaluations : array of shape ()
-        Number of evaluations of the risk of `search_pool`.
     """
     populations = population_target(target)
-    data, _ = transport_and_weight(populations, pool, pool_maps(populations, pool, eta_ratio), goal[0])
-    maps = shifted_maps(target, pool, shifts, eta_ratio)
-    return data.merge_replicates(), *transport_and_fit(target, search_pool, maps, goal)
+    return transport_and_weight(populations, pool, pool_maps(populations, pool, eta_ratio), eta)[0].merge_replicates()
 
 
-@jit
 def transport_and_fit(
-    target: Target, pool: WhitenedPool, maps: AffineMaps, goal: Float[Array | np.ndarray, " 4"]
-) -> tuple[TransportedParticles, Int[Array, ""]]:
-    """Transport the pool to every replicate, and refit the maps until the packed `goal` is met.
+    target: Target, pool: WhitenedPool, maps: AffineMaps, eta: float, goal: FitGoal
+) -> tuple[TransportedParticles, int]:
+    """Transport the pool to every replicate, and refit the maps until the goal is met.
+
+    On a CPU, programs for the evaluation and for the refit alternate: together they take half the time to compile, and
+    the refit is only compiled if it is needed. An accelerator runs one program, and need not wait for the host.
 
     Returns
     -------
     transported : TransportedParticles
         The pool on every replicate.
-    evaluations : array of shape ()
+    evaluations : int
         Number of evaluations of the risk.
     """
+    if jax.default_backend() == "cpu":
+        transported = TransportedParticles(maps, *transport_and_weight(target, pool, maps, host_array(eta)))
+        return refit_until(target, pool, transported, eta, goal, 1)
+    # If an evaluation of the risk takes long, each call makes only one, so that Ctrl-C takes effect between calls.
+    is_long = n_losses(target, pool) >= config.CONFIG.fit.long_evaluation
+    packed = host_array([eta, goal.min_ess, goal.share, 1 if is_long else goal.max_evaluations])
+    transported, n_evaluations = fit_in_one_program(target, pool, maps, packed)
+    # Fetch the effective sample sizes, which are read next, in the same transfer.
+    evaluations = int(jax.device_get((n_evaluations, transported.ess))[0])
+    return refit_until(target, pool, transported, eta, goal, evaluations)
+
+
+def refit_until(
+    target: Target, pool: WhitenedPool, transported: TransportedParticles, eta: float, goal: FitGoal, evaluations: int
+) -> tuple[TransportedParticles, int]:
+    """Refit all maps until the goal is met or `goal.max_evaluations` are used, including those already made."""
+    while evaluations < goal.max_evaluations and not goal.is_met(transported):
+        transported = refit_all(target, pool, transported, eta)
+        evaluations += 1
+    return transported, evaluations
+
+
+@jit
+def fit_in_one_program(
+    target: Target, pool: WhitenedPool, maps: AffineMaps, goal: Float[Array | np.ndarray, " 4"]
+) -> tuple[TransportedParticles, Int[Array, ""]]:
+    """Transport the pool to every replicate, and refit the maps until the goal is met.
+
+    `goal` is the learning rate, followed by the numbers of a `FitGoal`: one array, which takes one transfer.
+    """
     eta, min_ess, share, max_evaluations = goal
-    on_cpu = jax.default_backend() == "cpu"
 
     def not_done(carry):
         transported, evaluations = carry
         is_met = (transported.ess >= min_ess * transported.n_particles).astype(float).mean() >= share
-        return (evaluations == 0) | (evaluations < max_evaluations.astype(np.int32)) & ~is_met
+        return (evaluations < max_evaluations.astype(np.int32)) & ~is_met
 
-    def evaluate(carry):
-        old, evaluations = carry
-        refitted = lambda: refit_maps(pool, old.maps, old.particles.log_weights)
-        maps = jax.lax.cond(evaluations == 0, lambda: old.maps, refitted) if on_cpu else refitted()
-        new = TransportedParticles(maps, *transport_and_weight(target, pool, maps, eta))
-        return _accept_refits(new, old), evaluations + 1
+    def refit(carry):
+        transported, evaluations = carry
+        return _refit_in_one_program(target, pool, transported, eta), evaluations + 1
 
-    if on_cpu:
-        # Evaluate the risk in one place only, inside the loop, to halve the compilation time. The loop starts from a
-        # placeholder with negative effective sample sizes, which any evaluation replaces.
-        shapes = jax.eval_shape(lambda: transport_and_weight(target, pool, maps, eta))
-        placeholder = jax.tree.map(lambda leaf: jnp.full(leaf.shape, -1, leaf.dtype), shapes)
-        first, evaluations = TransportedParticles(maps, *placeholder), 0
-    else:
-        # An accelerator waits for the outcome of a condition inside the loop, so the first evaluation comes before it.
-        first, evaluations = TransportedParticles(maps, *transport_and_weight(target, pool, maps, eta)), 1
-    return jax.lax.while_loop(not_done, evaluate, (first, jnp.asarray(evaluations, np.int32)))
+    first = TransportedParticles(maps, *transport_and_weight(target, pool, maps, eta))
+    return jax.lax.while_loop(not_done, refit, (first, jnp.ones((), np.int32)))
+
+
+def refit_all(
+    target: Target, pool: WhitenedPool, transported: TransportedParticles, eta: float
+) -> TransportedParticles:
+    """Refit the maps of all replicates once."""
+    if jax.default_backend() != "cpu":
+        return _refit_in_one_program(target, pool, transported, host_array(eta))
+    maps = refit_maps(pool, transported.maps, transported.particles.log_weights)
+    new = TransportedParticles(maps, *transport_and_weight(target, pool, maps, host_array(eta)))
+    all_accepted = np.all(_is_accepted(np.asarray(new.ess), np.asarray(transported.ess)))
+    return new if all_accepted else _accept_refits(new, transported)
 
 
 @jit
-def refit_all(
+def _refit_in_one_program(
     target: Target, pool: WhitenedPool, transported: TransportedParticles, eta: Float[Array, ""]
 ) -> TransportedParticles:
-    """Refit the maps of all replicates once."""
     maps = refit_maps(pool, transported.maps, transported.particles.log_weights)
     return _accept_refits(TransportedParticles(maps, *transport_and_weight(target, pool, maps, eta)), transported)
 
@@ -170,7 +176,7 @@ def refit_replicates(
     """
     maps, particles = transported.maps, transported.particles
     old = TransportedParticles(maps.select(indices), particles.select(indices), transported.ess[indices])
-    new = refit_all(target.select(indices), pool.for_replicates(indices), old, eta)
+    new = _refit_in_one_program(target.select(indices), pool.for_replicates(indices), old, eta)
     all_maps = AffineMaps(
         maps.centre.at[:, indices].set(new.maps.centre),
         maps.root.at[indices].set(new.maps.root),
@@ -182,9 +188,13 @@ def refit_replicates(
 @jit
 def _accept_refits(new: TransportedParticles, old: TransportedParticles) -> TransportedParticles:
     """Return the new particles, except on replicates where the effective sample size fell too much."""
-    accepted = new.ess > config.CONFIG.fit.min_ess_ratio * old.ess
+    accepted = _is_accepted(new.ess, old.ess)
     return TransportedParticles(
         new.maps.where(accepted, old.maps),
         choose(accepted, new.particles, old.particles),
         jnp.where(accepted, new.ess, old.ess),
     )
+
+
+def _is_accepted(new_ess: Any, old_ess: Any) -> Any:
+    return new_ess > config.CONFIG.fit.min_ess_ratio * old_ess

@@ -1,56 +1,55 @@
-"""A first guess of the learning rate for any region and level, without an evaluation of the risk.
+"""A first guess of the learning rate for a region and a level, without an evaluation of the risk.
 
-If the posterior of every replicate were that on the data, shifted by the infinitesimal jackknife
-(`calibayes._core.sandwich`) and with a covariance inversely proportional to eta, its critical levels would be known
-from the initial draws alone.
+If the posterior of every replicate were normal with the covariance of that on the data, inversely proportional to eta,
+and with a mean shifted by the infinitesimal jackknife (`calibayes._core.sandwich`), the sets of a level would contain
+the point estimate where a norm of the shift is at most a multiple of the posterior's width, and this multiple falls as
+one over the square root of eta. The guess is the eta at which that holds on as many replicates as the level requires.
 """
 
-import jax
-import jax.numpy as jnp
+from statistics import NormalDist
+
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
-from calibayes._backend.linalg import lower_inverse
-from calibayes._core.curve import Curve
-from calibayes._core.particles import Particles, normalise, transform
+from calibayes._core.sandwich import mean_shifts
 from calibayes._core.target import Target
-from calibayes.regions import Point, Region, ReplicateParticles
+from calibayes.regions import HPD, Box, Ellipsoid, Interval, Linear, Region, Simultaneous
 from calibayes.samplers.initial import InitialDraws
 from calibayes.samplers.transport import config
-from calibayes.samplers.transport.maps import WhitenedPool, jackknife_shifts, shifted_maps
+from calibayes.samplers.transport.matching import influence_and_match
+
+shifts_of_replicates = jit(mean_shifts)
 
 
 def initial_eta(target: Target, initial: InitialDraws, region: Region, level: float) -> float:
-    """Return the eta at which the approximate sets cover at `level`; that of the draws if it is not on the grid."""
-    constants = config.CONFIG.initial_eta
-    etas = initial.eta * np.geomspace(1 / constants.grid_factor, constants.grid_factor, constants.n_grid)
-    levels = _critical_levels(target, initial.particles, host_array(initial.eta), host_array(etas), region)
-    guess = Curve(etas, np.asarray(levels)[:, 1:], np.ones(len(etas)), level).eta_hat()
-    return guess if etas[0] < guess < etas[-1] else initial.eta
+    """Return the eta at which the approximate sets cover at `level`; that of the draws for regions of other types."""
+    influence, _ = influence_and_match(target, initial.particles, host_array(initial.eta))
+    shifts = np.asarray(shifts_of_replicates(target, influence), np.float64)[:, 1:]
+    draws = np.asarray(initial.particles.theta, np.float64).reshape(len(shifts), -1)
+    largest = config.CONFIG.initial_eta.max_factor
+    factor = _eta_factor(draws - draws.mean(1, keepdims=True), shifts, region, level)
+    return initial.eta * float(np.clip(factor, 1 / largest, largest)) if np.isfinite(factor) else initial.eta
 
 
-@jit
-def _critical_levels(
-    target: Target, particles: Particles, eta: Float[Array, ""], etas: Float[Array, " G"], region: Region
-) -> Float[Array, "G B"]:
-    """Return the approximate critical levels of the posterior mean on the data, at each of `etas`."""
-    n_draws = config.CONFIG.initial_eta.n_guess_draws
-    # Thin the draws: neighbouring ones may be copies of one ancestor.
-    stride = max(1, particles.risk.shape[-1] // n_draws)
-    thinned = jax.tree.map(lambda leaf: leaf[..., ::stride][..., :n_draws], particles)
-    pool = WhitenedPool.from_particles(thinned.with_log_weights(normalise(thinned.log_weights)), eta)
-    maps = shifted_maps(target, pool, jackknife_shifts(target, particles, eta), jnp.ones(()))
-    u, _ = pool.assigned(target.n_replicates)
-    weights = jnp.full(u.shape[1:], 1 / u.shape[-1])
-    data_mean = maps.centre[:, :1]
-    distance = transform(lower_inverse(maps.root), (data_mean - maps.centre)[:, :, None])
-    point = target.coordinates.constrain(data_mean)[:, 0]
-
-    def levels_at(eta_ratio: Float[Array, ""]) -> Float[Array, " B"]:
-        theta = target.coordinates.constrain(maps.centre[:, :, None] + transform(maps.root, u) / jnp.sqrt(eta_ratio))
-        cloud = ReplicateParticles(theta, weights, -0.5 * jnp.square(u).sum(0))
-        return region.critical_level(cloud, Point(point, -0.5 * eta_ratio * jnp.square(distance).sum(0)[:, 0]))
-
-    return jax.lax.map(levels_at, etas / eta)
+def _eta_factor(
+    draws: Float[np.ndarray, "K M"], shifts: Float[np.ndarray, "K B"], region: Region, level: float
+) -> float:
+    """Return the factor of eta by which sets around centred draws would cover shifts at `level`."""
+    normal_width = NormalDist().inv_cdf(0.5 * (1 + level))
+    if isinstance(region, Interval | Linear):
+        vector = np.eye(len(draws))[region.index] if isinstance(region, Interval) else np.asarray(region.vector)
+        draws, shifts = (vector @ draws)[None], (vector @ shifts)[None]
+    sd = draws.std(1, keepdims=True)
+    if isinstance(region, HPD | Ellipsoid):
+        whiten = np.linalg.pinv(np.linalg.cholesky(np.atleast_2d(np.cov(draws))))
+        distances = np.linalg.norm(whiten @ shifts, axis=0)
+        width = np.quantile(np.linalg.norm(whiten @ draws, axis=0), level)
+    elif isinstance(region, Box | Simultaneous | Interval | Linear):
+        distances = np.abs(shifts / sd).max(0)
+        is_joint = isinstance(region, Simultaneous)
+        width = np.quantile(np.abs(draws / sd).max(0), level) if is_joint else normal_width
+    else:
+        return 1.0
+    return float((width / np.quantile(distances, level)) ** 2)

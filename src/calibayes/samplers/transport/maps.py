@@ -10,13 +10,18 @@ infinitesimal jackknife (`calibayes._core.sandwich`); `refit.py` improves them.
 """
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from calibayes._backend.jit import jit
-from calibayes._backend.linalg import lower_inverse
-from calibayes._core.particles import Particles, covariance, ess, factor, mean, normalise, transform
+from calibayes._core.particles import (
+    Particles,
+    factor,
+    inverse_factor,
+    mean_and_covariance,
+    normalise_with_ess,
+    transform,
+)
 from calibayes._core.sandwich import influences, mean_shifts
 from calibayes._core.target import Target, log_density
 
@@ -42,10 +47,10 @@ class WhitenedPool(eqx.Module):
     def from_particles(particles: Particles, eta: Float[Array, ""]) -> "WhitenedPool":
         """Whiten the populations `particles`, which have the learning rate `eta`."""
         theta, weights = particles.theta, particles.weights
-        centre, within = mean(theta, weights), covariance(theta, weights)
+        centre, within = mean_and_covariance(theta, weights)
         between = jnp.atleast_2d(jnp.cov(centre, bias=True))
         return WhitenedPool(
-            transform(lower_inverse(factor(within)), theta - centre[:, :, None]),
+            transform(inverse_factor(within), theta - centre[:, :, None]),
             log_density(particles, jnp.full(weights.shape[0], eta)),
             centre.mean(1),
             factor((within.mean(0) + between)[None])[0],
@@ -56,7 +61,7 @@ class WhitenedPool(eqx.Module):
         """Number of draws in a population."""
         return self.log_density.shape[-1]
 
-    @jax.jit
+    @jit
     def rotated(self) -> "WhitenedPool":
         """Return the pool with every population replaced by the next one."""
         return WhitenedPool(jnp.roll(self.u, -1, 1), jnp.roll(self.log_density, -1, 0), self.centre, self.root)
@@ -130,8 +135,8 @@ def transport_and_weight(
     particles = target.evaluate(maps.centre[:, :, None] + transform(maps.root, u))
     density = log_density(particles, jnp.full(target.n_replicates, eta))
     log_ratio = jnp.where(jnp.isfinite(pool_density), density - pool_density, -jnp.inf)
-    weighted = particles.with_log_weights(normalise(log_ratio))
-    return weighted, ess(weighted.log_weights)
+    log_weights, sizes = normalise_with_ess(log_ratio)
+    return particles.with_log_weights(log_weights), sizes
 
 
 @jit

@@ -2,15 +2,12 @@
 
 That learning rate (`calibayes._core.sandwich.matching_eta`) is near the calibrated one, so the user need not supply a
 starting value. It is approached from the prior in stages: at each stage the matching learning rate is estimated from
-the current draws. The draws come by adaptive importance sampling if the posterior is known to be log-concave
-(`importance.py`), and by tempering otherwise. With many observations, a subsample is used first (`subsample.py`).
+the current draws. With many observations, a subsample is used first (`subsample.py`).
 
-Initial populations are small; `pool.py` makes pools of the full size from them.
+Initial populations have the size of those of the pool, so that the audit (`calibayes.samplers.audit`) uses the same
+compiled programs.
 """
 
-from contextlib import suppress
-
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,14 +15,15 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
-from calibayes._backend.rng import replicate_keys, split_key
+from calibayes._backend.rng import replicate_keys, split_key, unrolled
 from calibayes._core.particles import Particles
-from calibayes._core.sandwich import matching_eta
+from calibayes._core.sandwich import influences, matching_eta
 from calibayes._core.target import Target
-from calibayes.samplers.initial import InitialDraws, first_learning_rate, init_at_prior, posterior_mean
+from calibayes.samplers.initial import InitialDraws, first_learning_rate, posterior_mean, start_at_prior
+from calibayes.samplers.mixing import temper_to
 from calibayes.samplers.populations import N_POPULATIONS, population_target
-from calibayes.samplers.tempering import COARSE_SCHEDULE, TemperingState, init_tempering, temper_to
-from calibayes.samplers.transport import config, importance
+from calibayes.samplers.tempering import init_coarse
+from calibayes.samplers.transport import config
 from calibayes.samplers.transport.subsample import extend_to_all_observations, subsample_size
 
 
@@ -52,8 +50,7 @@ def initial_populations(
         Learning rate of `draws`; ignored without them.
     """
     constants = config.CONFIG.matching
-    minimum = max(constants.min_initial_draws, constants.initial_draws_per_parameter * target.dim)
-    n_initial = max(n_particles // constants.draws_ratio, minimum)
+    n_initial = max(n_particles, constants.min_initial_draws, constants.initial_draws_per_parameter * target.dim)
     if draws is None:
         particles, eta = _sample_from_prior(key, target, n_initial)
     else:
@@ -63,48 +60,32 @@ def initial_populations(
 
 
 def move_populations(key: PRNGKeyArray, initial: InitialDraws, eta: float) -> InitialDraws:
-    """Move initial populations to another learning rate, by importance sampling or by tempering."""
+    """Temper initial populations to another learning rate."""
     target, particles, previous_eta = initial
-    if importance.supports(target):
-        with suppress(importance.DegenerateWeightsError):
-            return InitialDraws(target, importance.move_draws(key, target, particles, previous_eta, eta), eta)
-    state = init_tempering(COARSE_SCHEDULE.kernel, particles, host_array(previous_eta))
-    state = temper_to(replicate_keys(key, N_POPULATIONS), population_target(target), state, eta)
+    keys, state = replicate_keys(key, N_POPULATIONS), init_coarse(particles, previous_eta)
+    state = temper_to(keys, population_target(target), state, eta)
     return InitialDraws(target, state.particles, eta)
 
 
 def _sample_from_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float]:
     """Sample populations from the prior to the matching eta, on a subsample first if there are many observations."""
-    match_key, subsample_key, resample_key = _split_twice(key)
+    match_key, subsample_key, resample_key = split_key(split_key(key)[0], 3)
     n_subsample = subsample_size(target.dim)
     if target.reference_loss.size > 2 * n_subsample and int(target.counts.n) > 2 * n_subsample:
         subsample = target.subsample(subsample_key, n_subsample)
         try:
-            particles, eta = _sample_to_match(match_key, subsample, n_particles)
+            particles, eta = _temper_to_match(match_key, subsample, n_particles)
         except jax.errors.JaxRuntimeError:
             # Such as exhausted memory, which sampling with all observations would not avoid.
             raise
         except RuntimeError:
             # Sampling on the subsample failed, perhaps because informative observations are rare: use all of them.
-            return _sample_to_match(match_key, target, n_particles)
+            return _temper_to_match(match_key, target, n_particles)
         populations = population_target(target.recentre(posterior_mean(subsample, particles)))
         extended = extend_to_all_observations(resample_key, populations, subsample, particles, eta)
         if extended is not None:
             return extended, eta
-    return _sample_to_match(match_key, target, n_particles)
-
-
-@jax.jit
-def _split_twice(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:
-    return split_key(split_key(key)[0], 3)
-
-
-def _sample_to_match(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float]:
-    """Sample from the prior to the matching learning rate, by importance sampling or by tempering."""
-    if importance.supports(target):
-        with suppress(importance.DegenerateWeightsError):
-            return importance.draw_at_matching_eta(key, target, n_particles)
-    return _temper_to_match(key, target, n_particles)
+    return _temper_to_match(match_key, target, n_particles)
 
 
 def _temper_to_match(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float]:
@@ -114,14 +95,13 @@ def _temper_to_match(key: PRNGKeyArray, target: Target, n_particles: int) -> tup
     separates two classes, the hinge loss becomes zero. No eta matches then, and the closest one is used.
     """
     constants = config.CONFIG.matching
-    populations = population_target(target)
-    temper_key, state = init_at_prior(key, populations, n_particles)
+    temper_key, populations, state = start_at_prior(key, population_target(target), n_particles)
     keys = replicate_keys(temper_key, N_POPULATIONS)
-    eta = float(first_learning_rate(state.particles))
+    eta = first_learning_rate(np.asarray(state.particles.risk))
     best_eta, best_match = eta, 0.0
     for _ in range(constants.max_stages):
         state = temper_to(keys, populations, state, eta)
-        matching = float(_matching_eta(target, state))
+        matching = float(influence_and_match(target, state.particles, host_array(eta))[1])
         matching = matching if np.isfinite(matching) else np.inf
         match = min(eta / matching, matching / eta)
         if match > best_match:
@@ -140,9 +120,14 @@ def _temper_to_match(key: PRNGKeyArray, target: Target, n_particles: int) -> tup
 
 
 @jit
-def _matching_eta(target: Target, state: TemperingState) -> Float[Array, ""]:
+def influence_and_match(
+    target: Target, particles: Particles, eta: Float[Array, ""]
+) -> tuple[Float[Array, "K N"], Float[Array, ""]]:
+    """Return the influence of every observation, and the matching learning rate, from populations of draws at `eta`."""
     # All populations together: within one, recently resampled draws have too little spread.
-    return matching_eta(target, state.particles.merge_replicates(), state.eta[:1])
+    merged = particles.merge_replicates()
+    influence = influences(target, merged, eta[None])
+    return influence, matching_eta(influence, merged, eta[None])
 
 
 @jit
@@ -150,7 +135,7 @@ def _evaluate_populations(target: Target, theta: Float[Array, "K R M"]) -> Parti
     return population_target(target).evaluate(theta)
 
 
-@eqx.filter_jit
+@jit
 def _choose_draws(key: PRNGKeyArray, populations: Target, draws: Float[Array, "M K"], n_particles: int) -> Particles:
-    chosen = jax.random.choice(key, draws, (N_POPULATIONS, n_particles))
+    chosen = jax.random.choice(unrolled(key), draws, (N_POPULATIONS, n_particles))
     return populations.evaluate(populations.coordinates.unconstrain(jnp.moveaxis(chosen, -1, 0)))

@@ -1,28 +1,24 @@
 """The pool: populations of draws of the posterior on the data, from which particles are transported.
 
-A pool has `N_POPULATIONS` populations of all particles of a replicate. If the posterior is known to be log-concave
-(`importance.py`), all populations are drawn from one proposal and weighted. Otherwise the initial populations, which
-were tempered from the prior independently of each other, are rejuvenated until they have mixed. Because they are
-independent, R-hat and the effective sample size of the population means reveal several modes.
+A pool has `N_POPULATIONS` populations of all particles of a replicate. The initial populations, which were tempered
+from the prior independently of each other, are rejuvenated until they have mixed. Because they are independent, R-hat
+and the effective sample size of the population means reveal several modes.
 """
 
-from contextlib import suppress
 from typing import NamedTuple
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
+from calibayes._backend.jit import jit
 from calibayes._backend.rng import split_key
-from calibayes._core.convergence import population_agreement
 from calibayes._core.particles import Particles, uniform_log_weights
 from calibayes._core.status import Code, Diagnostic, Severity
 from calibayes._core.target import Target
 from calibayes.samplers.initial import InitialDraws
 from calibayes.samplers.mixing import rejuvenate_until_mixed
-from calibayes.samplers.populations import N_POPULATIONS, population_target, population_variances
-from calibayes.samplers.transport import config, importance
+from calibayes.samplers.populations import N_POPULATIONS, population_agreement, population_target
+from calibayes.samplers.transport import config
 
 
 class Pool(NamedTuple):
@@ -63,27 +59,21 @@ class Pool(NamedTuple):
 def make_pool(key: PRNGKeyArray, initial: InitialDraws, n_particles: int) -> Pool:
     """Make a pool of `n_particles` draws per population from initial populations at the same learning rate."""
     max_rounds = config.CONFIG.pool.max_rounds
-    importance_key, *round_keys = split_key(key, 1 + max_rounds)
-    target, eta = initial.target, initial.eta
-    if importance.supports(target):
-        with suppress(importance.DegenerateWeightsError):
-            particles, agreement = importance.draw_populations(importance_key, *initial, n_particles)
-            pool = Pool(target, particles, eta, *agreement)
-            if not pool.diagnostics:
-                return pool
+    _, *round_keys = split_key(key, 1 + max_rounds)
+    target, particles, eta = initial
     populations = population_target(target)
-    particles = _repeat_draws(initial.particles, n_particles)
+    if n_particles != particles.risk.shape[-1]:
+        particles = _repeat_draws(particles, n_particles)
     for round_key in round_keys:
         state, _ = rejuvenate_until_mixed(round_key, populations, particles, eta, min_moves=0)
         particles = state.particles
-        within, between = jax.device_get(population_variances(particles))
-        pool = Pool(target, particles, eta, *population_agreement(within, between, N_POPULATIONS, n_particles))
+        pool = Pool(target, particles, eta, *population_agreement(particles))
         if not pool.diagnostics:
             break
     return pool
 
 
-@eqx.filter_jit
+@jit
 def _repeat_draws(particles: Particles, n_particles: int) -> Particles:
     """Return `n_particles` equally weighted draws per population, by repeating or thinning."""
     n_draws = particles.risk.shape[-1]

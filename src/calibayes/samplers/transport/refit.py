@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from calibayes._backend.jit import jit
-from calibayes._backend.linalg import cholesky, clip_eigenvalues, lower_inverse
-from calibayes._core.particles import covariance, ess, factor, mean, normalise, outer_products
+from calibayes._backend.linalg import clip_eigenvalues, inverse_cholesky
+from calibayes._core.particles import ess, ess_of_weights, factor, map_replicates, mean_and_covariance
 from calibayes.samplers.transport import config
 from calibayes.samplers.transport.maps import AffineMaps, WhitenedPool
 
@@ -70,19 +70,24 @@ def refit_maps(pool: WhitenedPool, maps: AffineMaps, log_weights: Float[Array, "
 def _weighted_moments(u: Float[Array, "K B M"], log_weights: Float[Array, "B M"], required: int) -> Moments:
     """Estimate by tempered weights ($w^t$ with t < 1), with the covariance shrunk towards the identity."""
     constants = config.CONFIG.refit
-    finite = jnp.maximum(log_weights, log_weights.max(-1, keepdims=True) - constants.max_log_weight_gap)
+    largest = log_weights.max(-1, keepdims=True)
+    largest = jnp.broadcast_to(jnp.where(jnp.isfinite(largest), largest, 0.0), log_weights.shape)
+    relative = jnp.maximum(log_weights - largest, -constants.max_log_weight_gap)
 
     def bisect(_, bracket):
         low, high = bracket
         middle = 0.5 * (low + high)
-        enough = ess(middle[:, None] * finite) >= required
+        enough = ess_of_weights(jnp.exp(middle[:, None] * relative)) >= required
         return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
 
     too_few, zero = ess(log_weights) < required, jnp.zeros(len(log_weights), u.dtype)
     largest_exponent = lambda: jax.lax.fori_loop(0, constants.tempering_bisections, bisect, (zero, zero + 1))[0]
     exponent = jnp.where(too_few, jax.lax.cond(too_few.any(), largest_exponent, lambda: zero), 1.0)
-    weights = normalise(jnp.where(jnp.isfinite(log_weights), exponent[:, None] * finite, -jnp.inf))
-    return mean(u, jnp.exp(weights)), _shrink_to_identity(covariance(u, jnp.exp(weights)), 1 / ess(weights))
+    weights = jnp.where(jnp.isfinite(log_weights), jnp.exp(exponent[:, None] * relative), 0.0)
+    total = weights.sum(-1)[:, None]
+    weights, variance = weights / jnp.where(total > 0, total, 1.0), 1 / ess_of_weights(weights)
+    means, covariances = mean_and_covariance(u, weights)
+    return means, _shrink_to_identity(covariances, variance)
 
 
 def _regression_moments(u: Float[Array, "K B M"], log_weights: Float[Array, "B M"]) -> Moments:
@@ -92,15 +97,19 @@ def _regression_moments(u: Float[Array, "K B M"], log_weights: Float[Array, "B M
     largest = log_weights.max(-1, keepdims=True)
     value = jnp.maximum(log_weights, largest - constants.log_weight_range)
     value = value - value.mean(-1, keepdims=True)
-    slope = (u * value[None]).mean(-1)
-    residual = value - sum(slope[k][:, None] * u[k] for k in range(dim))
-    precision = jnp.eye(dim)[None] - outer_products(u, residual / size)
-    precision = _shrink_to_identity(precision, jnp.square(residual).mean(-1) / size)
+
+    def regress(u: Float[Array, "K M"], value: Float[Array, " M"]):
+        slope = jnp.matmul(u, value / size, precision=jax.lax.Precision.HIGHEST)
+        residual = value - jnp.matmul(slope, u, precision=jax.lax.Precision.HIGHEST)
+        return slope, (u * (residual / size)[None]) @ u.T, jnp.square(residual).sum() / size**2
+
+    slope, curvature, variance = map_replicates(regress, u, value)
+    precision = _shrink_to_identity(jnp.eye(dim)[None] - curvature, variance)
     precision = jnp.where(jnp.isfinite(precision), precision, jnp.eye(dim)[None])
     clipped = clip_eigenvalues(precision, 1 / constants.max_variance_ratio, constants.max_variance_ratio)
-    inverse = lower_inverse(cholesky(clipped))
+    inverse = inverse_cholesky(clipped)
     spread = jnp.matmul(jnp.swapaxes(inverse, -1, -2), inverse, precision=jax.lax.Precision.HIGHEST)
-    return (spread * slope.T[:, None, :]).sum(-1).T, spread
+    return (spread * slope[:, None, :]).sum(-1).T, spread
 
 
 def _shrink_to_identity(matrix: Float[Array, "B K K"], variance: Float[Array, " B"]) -> Float[Array, "B K K"]:

@@ -11,17 +11,18 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from calibayes._backend.functions import host_array
+from calibayes._backend.jit import jit
 from calibayes._backend.rng import replicate_keys, split_key
 from calibayes._core.convergence import pareto_k, pareto_k_limit
 from calibayes._core.particles import Particles, choose
 from calibayes._core.target import Target
 from calibayes.samplers.initial import temper_from_prior
-from calibayes.samplers.mixing import rejuvenate_until_mixed
-from calibayes.samplers.tempering import COARSE_SCHEDULE, init_tempering, temper_to
+from calibayes.samplers.mixing import rejuvenate_until_mixed, temper_to
+from calibayes.samplers.tempering import init_coarse
 from calibayes.samplers.transport import config
 from calibayes.samplers.transport.maps import AffineMaps, WhitenedPool, transport_and_weight
 
-choose_replicates = jax.jit(choose)
+choose_replicates = jit(choose)
 
 
 def has_degenerate_weights(log_weights: Float[Array, "B M"], ess: Float[Array, " B"]) -> Bool[np.ndarray, " B"]:
@@ -79,7 +80,7 @@ def sample_by_tempering(
     broad_maps = maps.scaled(host_array(constants.broadening))
     broad, sizes = transport_and_weight(target, pool, broad_maps, host_array(first_eta))
     n_particles = broad.risk.shape[-1]
-    state = init_tempering(COARSE_SCHEDULE.kernel, broad, host_array(first_eta))
+    state = init_coarse(broad, first_eta)
     particles = temper_to(replicate_keys(temper_key, target.n_replicates), target, state, eta).particles
     degenerate = np.asarray(sizes) < constants.degenerate_ess * n_particles
     if degenerate.any() and hasattr(target.prior, "sample"):

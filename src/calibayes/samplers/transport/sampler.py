@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
@@ -37,20 +36,20 @@ from calibayes.samplers.transport import config
 from calibayes.samplers.transport.fitting import (
     FitGoal,
     TransportedParticles,
-    first_transport,
     n_losses,
-    refit_all,
     refit_replicates,
+    refit_until,
     transport_and_fit,
+    transport_on_data,
 )
-from calibayes.samplers.transport.initial_eta import initial_eta
-from calibayes.samplers.transport.maps import WhitenedPool, jackknife_shifts
-from calibayes.samplers.transport.matching import initial_populations, move_populations
+from calibayes.samplers.transport.initial_eta import initial_eta, shifts_of_replicates
+from calibayes.samplers.transport.maps import WhitenedPool, shifted_maps
+from calibayes.samplers.transport.matching import influence_and_match, initial_populations, move_populations
 from calibayes.samplers.transport.pool import Pool, make_pool
 from calibayes.samplers.transport.refit import required_ess
 from calibayes.samplers.transport.repair import choose_replicates, has_degenerate_weights, sample_by_tempering
 
-_ess = jax.jit(ess)
+_ess = jit(ess)
 
 
 class PreparedPool(NamedTuple):
@@ -198,11 +197,12 @@ class Transport(Sampler[TransportState]):
 
     def snapshots(self, target: Target, state: TransportState) -> Iterator[Snapshot]:
         yield Snapshot(state.data, state.particles)
-        pool, goal = state.whitened, FitGoal(0, 0, 1).packed(state.eta, target, state.whitened)
+        pool = state.whitened
         n_snapshots = -(-config.CONFIG.size.draws_per_curve // state.transported.n_particles)
         for _ in range(n_snapshots - 1):
             pool = pool.rotated()
-            particles = transport_and_fit(target, pool, state.transported.maps, goal)[0].particles
+            fitted, _ = transport_and_fit(target, pool, state.transported.maps, state.eta, FitGoal(0, 0, 1))
+            particles = fitted.particles
             if state.repaired.any():
                 particles = choose_replicates(jnp.asarray(state.repaired), state.particles, particles)
             yield Snapshot(state.data, particles)
@@ -256,20 +256,17 @@ class Transport(Sampler[TransportState]):
         populations, step = _populations_near(key, populations, eta)
         if step not in pools:
             pool = make_pool(fold_key(key, 3, step), populations[step], self.size(target.dim))
-            pools = pools | {step: PreparedPool(pool, *_prepare(target, pool.particles, host_array(pool.eta)))}
+            pools = pools | {step: _prepare(target, pool)}
         current, none = pools[step], np.zeros(target.n_replicates, bool)
         good = FitGoal(
             constants.good_ess, constants.most_replicates, min(constants.search_evaluations, self.max_evaluations)
         )
         fair = FitGoal(constants.fair_ess, constants.half_replicates, self.max_evaluations)
         eta_ratio = host_array(current.pool.eta / eta)
-        goal = good.packed(eta, target, current.search)
-        data, first, evaluations = first_transport(
-            target, current.whitened, current.search, current.shifts, eta_ratio, goal
-        )
-        n_evaluations = _fetch_evaluations(evaluations, first)
-        state = TransportState(populations, pools, current, eta, data, first, key, n_evaluations, False, none, none)
-        state = _refit_until(target, state, good)
+        data = transport_on_data(target, current.whitened, eta_ratio, host_array(eta))
+        maps = shifted_maps(target, current.whitened, current.shifts, eta_ratio)
+        first, evaluations = transport_and_fit(target, current.search, maps, eta, good)
+        state = TransportState(populations, pools, current, eta, data, first, key, evaluations, False, none, none)
         state = _refit_until(target, state, fair)
         # Maps that are not even fair need all particles to be fitted.
         return state if fair.is_met(state.transported) else _use_all_particles(target, state, fair)
@@ -287,15 +284,11 @@ class Transport(Sampler[TransportState]):
         transported, eta = state.transported, host_array(state.eta)
         sizes = np.array(transported.ess)
         degenerate = has_degenerate_weights(transported.particles.log_weights, transported.ess)
-        for extra in range(self.max_evaluations - 1):
+        for _ in range(self.max_evaluations - 1):
             poor = np.flatnonzero(degenerate | (sizes < constants.full_ess * transported.n_particles))
-            if extra and not len(poor):
+            if not len(poor):
                 break
-            if len(poor):
-                poor = poor[np.argsort(sizes[poor])][: constants.max_extra_batches * N_POPULATIONS]
-            else:
-                # Refit one batch in any case, so that the set of compiled programs does not depend on the data.
-                poor = np.argsort(sizes)[:N_POPULATIONS]
+            poor = poor[np.argsort(sizes[poor])][: constants.max_extra_batches * N_POPULATIONS]
             batches, refitted = replicate_batches(poor), []
             for batch in batches:
                 transported, part = refit_replicates(
@@ -309,10 +302,9 @@ class Transport(Sampler[TransportState]):
 
 def _refit_until(target: Target, state: TransportState, goal: FitGoal) -> TransportState:
     """Refit all maps until the goal is met or `goal.max_evaluations` are used, those of the state included."""
-    transported, evaluations, pool = state.transported, state.evaluations, state.whitened
-    while evaluations < goal.max_evaluations and not goal.is_met(transported):
-        transported = refit_all(target, pool, transported, host_array(state.eta))
-        evaluations += 1
+    transported, evaluations = refit_until(
+        target, state.whitened, state.transported, state.eta, goal, state.evaluations
+    )
     return state._replace(transported=transported, evaluations=evaluations)
 
 
@@ -321,17 +313,8 @@ def _use_all_particles(target: Target, state: TransportState, goal: FitGoal) -> 
     pool, used = state.current.whitened, state.evaluations
     if state.transported.n_particles == pool.n_particles:
         return _refit_until(target, state, goal._replace(max_evaluations=used + goal.max_evaluations - 1))
-    transported, evaluations = transport_and_fit(
-        target, pool, state.transported.maps, goal.packed(state.eta, target, pool)
-    )
-    n_evaluations = used + _fetch_evaluations(evaluations, transported)
-    state = state._replace(transported=transported, evaluations=n_evaluations)
-    return _refit_until(target, state, goal._replace(max_evaluations=used + goal.max_evaluations))
-
-
-def _fetch_evaluations(evaluations: Int[Array, ""], transported: TransportedParticles) -> int:
-    """Return the number of evaluations; fetch the effective sample sizes, which are read next, in the same transfer."""
-    return int(jax.device_get((evaluations, transported.ess))[0])
+    transported, evaluations = transport_and_fit(target, pool, state.transported.maps, state.eta, goal)
+    return state._replace(transported=transported, evaluations=used + evaluations)
 
 
 def _populations_near(
@@ -352,16 +335,20 @@ def _populations_near(
     return populations, last
 
 
+def _prepare(target: Target, pool: Pool) -> PreparedPool:
+    """Return the pool with its whitened draws, the part of them for the search, and the jackknife shifts."""
+    eta = host_array(pool.eta)
+    influence, _ = influence_and_match(target, pool.particles, eta)
+    return PreparedPool(pool, *_whiten(pool.particles, eta), shifts_of_replicates(target, influence))
+
+
 @jit
-def _prepare(
-    target: Target, particles: Particles, eta: Float[Array, ""]
-) -> tuple[WhitenedPool, WhitenedPool, Float[Array, "K B"]]:
-    """Return the whitened pool, the part of it for the search, and the jackknife shifts."""
+def _whiten(particles: Particles, eta: Float[Array, ""]) -> tuple[WhitenedPool, WhitenedPool]:
+    """Return the whitened pool, and the part of it for the search."""
     constants = config.CONFIG.fit
-    whitened, size = WhitenedPool.from_particles(particles, eta), particles.risk.shape[-1]
-    minimum = max(required_ess(target.dim), constants.min_search_particles)
-    search = whitened.truncated(min(size, max(size // constants.search_fraction, minimum)))
-    return whitened, search, jackknife_shifts(target, particles, eta)
+    whitened, (dim, _, size) = WhitenedPool.from_particles(particles, eta), particles.theta.shape
+    minimum = max(required_ess(dim), constants.min_search_particles)
+    return whitened, whitened.truncated(min(size, max(size // constants.search_fraction, minimum)))
 
 
 def _repair(target: Target, state: TransportState, indices: Int[np.ndarray, " R"], on_step: OnStep) -> TransportState:
