@@ -38,6 +38,7 @@ from calibayes.result import Result
 from calibayes.samplers import MCMC, SMC, Sampler, Transport
 from calibayes.solve.bracket import Bracket
 from calibayes.solve.checkpoint import Checkpoint, check_path, fingerprint
+from calibayes.solve.prefetch import prefetch_programs
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.robbins_monro import RobbinsMonro
 from calibayes.solve.search import Search
@@ -184,6 +185,7 @@ def calibrate(
         target, initial_draws = check_initial_risk(target, validated_draws)
     saved.load(target)
     problem = CoverageProblem(target, sampler, region, level, estimate, search_key, initial_draws)
+    prefetch_programs(problem)
     with LiveLine(progress, size) as live:
         solver = Solver(search, tolerance, max_iterations, saved, live, started)
         verified = verify(solver, solver.solve(problem, eta_init))

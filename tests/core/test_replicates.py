@@ -168,7 +168,7 @@ def test_programs_do_not_grow_with_the_number_of_parameters():
             n_lines(mean_and_covariance, theta, weights),
             n_lines(factor, matrices),
             n_lines(inverse_factor, matrices),
-            n_lines(target.risk, theta),
+            n_lines(lambda theta: target.risk(theta), theta),
         )
 
     assert sizes(20) == sizes(40)

@@ -139,7 +139,8 @@ def test_auto_is_right_where_transport_is_wrong(kind):
         assert findings[Code.REPAIRED].count == len(result.repaired_replicates)
         assert findings[Code.REPAIRED].message in result.message
         return
-    (message,) = warned
+    # A warning that many replicates are repaired may come first.
+    message = warned[-1]
     assert "every replicate was sampled by SMC from the prior" in findings[Code.FALLBACK].message
     assert Code.AUDIT_FAILED in findings or Code.NO_CROSSING in findings
     serious = [diagnostic.message for diagnostic in result.diagnostics if diagnostic.severity >= Severity.WARNING]

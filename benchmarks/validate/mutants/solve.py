@@ -60,7 +60,7 @@ rewrite(
 )
 rewrite(
     "curve_keeps_the_mean_of_the_particles",
-    "calibayes.solve.curve:_levels_on_grid",
+    "calibayes.solve.curve:levels_on_grid",
     "means_along(_d, _s)",
     "means_along(_d, 0 * _s)",
     "Use the mean at the sampled learning rate along the whole curve.",

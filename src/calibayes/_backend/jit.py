@@ -146,7 +146,7 @@ class Program:
                 entries.append((type(leaf), leaf))
         if any(getattr(jax.config, name) for name in _DEBUG_SETTINGS):
             return self._call_jax(args)
-        key = (structure, tuple(entries), _trace_settings())
+        key = (structure, tuple(entries), trace_settings())
         executable = self._executables.get(key)
         if executable is None:
             with _waiting():
@@ -157,7 +157,7 @@ class Program:
         """Start to compile the program for `args`, and return the shapes of its value."""
         leaves, structure = jax.tree.flatten(args)
         entries = [(leaf.shape, _abstract(leaf).dtype) if _is_abstract(leaf) else (type(leaf), leaf) for leaf in leaves]
-        key = (structure, tuple(entries), _trace_settings())
+        key = (structure, tuple(entries), trace_settings())
         with self._lock:
             known = self._executables.get(key)
             future = self._pending.get(key)
@@ -248,7 +248,7 @@ class Program:
             lambda leaf: (leaf.shape, str(_abstract(leaf).dtype)) if _is_abstract(leaf) else leaf,
             tuple(args),
         )
-        identity = (self._fn.__module__, self._fn.__qualname__, self._light, _trace_settings())
+        identity = (self._fn.__module__, self._fn.__qualname__, self._light, trace_settings())
         try:
             return program_cache.name_of(digest((*map(str, identity), described), strict=True), of_code=True)
         except UnstableDigestError:
@@ -370,7 +370,8 @@ def _default_device() -> jax.Device:
     return device if isinstance(device, jax.Device) else jax.local_devices()[0]
 
 
-def _trace_settings() -> tuple[Any, ...]:
+def trace_settings() -> tuple[Any, ...]:
+    """Return the JAX settings that change a program, as they are in this thread."""
     return tuple(getattr(jax.config, name) for name in _TRACE_SETTINGS)
 
 

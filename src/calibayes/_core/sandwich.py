@@ -27,6 +27,7 @@ from calibayes._backend.jit import jit
 from calibayes._core import counts as counts_module
 from calibayes._core.counts import divide_up, fold_chunks
 from calibayes._core.particles import Particles, covariance, inverse_factor, mean
+from calibayes._core.risk import block_length
 from calibayes._core.target import Target
 
 
@@ -90,7 +91,11 @@ def matching_eta(influence: Float[Array, "K N"], particles: Particles, eta: Floa
     """
     unit_covariance = covariance(particles.theta, particles.weights) * eta[:, None, None]
     whiten = inverse_factor(unit_covariance.mean(0, keepdims=True))[0]
-    return len(influence) / jnp.square(whiten @ influence).sum()
+    blocks = influence.T.reshape(-1, block_length(len(influence)), len(influence))
+    # Block by block, so that the sum does not depend on the padding.
+    add = lambda total, chunk: total + jnp.square(jnp.tensordot(chunk, whiten, ((2,), (1,)))).sum()
+    zero, n_blocks = jnp.zeros((), influence.dtype), jnp.asarray(len(blocks))
+    return len(influence) / fold_chunks(add, zero, blocks, n_blocks, counts_module.CONFIG.blocks_per_step)
 
 
 def mean_shifts(target: Target, influence: Float[Array, "K N"]) -> Float[Array, "K B"]:

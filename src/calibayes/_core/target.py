@@ -206,7 +206,7 @@ class Target(eqx.Module):
 
     def recentre(self, reference: Float[Array, " K"]) -> "Target":
         """Return the same target with risks relative to another reference."""
-        return _recentre(self, reference)
+        return recentre(self, reference)
 
 
 evaluate = jit(Target.evaluate)
@@ -308,7 +308,8 @@ def _gather_observations(target: Target, indices: Int[Array, " S"]) -> tuple[PyT
 
 
 @jit
-def _recentre(target: Target, reference: Float[Array, " K"]) -> Target:
+def recentre(target: Target, reference: Float[Array, " K"]) -> Target:
+    """Return the same target with risks relative to another reference."""
     loss = target.loss
     data = target.data
     if isinstance(loss, LinearLoss):

@@ -161,6 +161,24 @@ class Sampler(eqx.Module, Generic[State]):
             The posteriors to be sampled.
         """
 
+    def prefetch(self, target: Target) -> tuple[Particles, Particles] | None:
+        """Start to compile the programs of a calibration (`calibayes._backend.jit.prefetch`).
+
+        Called in a thread before the initial draws. Optional; the base class does nothing.
+
+        Parameters
+        ----------
+        target : Target
+            The posteriors, with shapes in place of arrays.
+
+        Returns
+        -------
+        tuple of Particles, or None
+            Shapes of the particles on the data and on every replicate; None if they are unknown.
+        """
+        del target
+        return None
+
     def draw_initial(
         self, key: PRNGKeyArray, target: Target, eta: float | None, draws: Float[Array, "M K"] | None
     ) -> InitialDraws:

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from calibayes._backend.functions import host_array
-from calibayes._backend.jit import jit
+from calibayes._backend.jit import jit, prefetch
 from calibayes._backend.rng import replicate_keys, split_key
 from calibayes._core.particles import Particles, mean
 from calibayes._core.target import Target
@@ -148,6 +148,14 @@ def temper_and_mix(
     state = temper_to(keys, target, init_coarse(particles, eta), new_eta)
     state, mixed = rejuvenate_until_mixed(mix_key, target, state.particles, new_eta, min_moves=0)
     return state.particles, mixed
+
+
+def prefetch_rejuvenation(keys: Key[Array, " B"], target: Target, particles: Particles) -> None:
+    """Start to compile the tempering and rejuvenation of particles of given shapes."""
+    state = jax.eval_shape(lambda theta: init_coarse(theta, 0.0), particles)
+    monitor = jax.eval_shape(lambda theta: MixingMonitor.start(theta, 0), particles)
+    limits = np.zeros(2, np.int32)
+    prefetch(_temper_or_rejuvenate, keys, target, state, monitor, host_array(0.0), limits)
 
 
 class MixingMonitor(eqx.Module):

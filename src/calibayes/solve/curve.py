@@ -83,14 +83,14 @@ def local_curve(
     for data, replicates in snapshots:
         if data is not previous_data:
             points, previous_data = points_of(data, etas), data
-        by_snapshot.append(_levels_on_grid(target, data, replicates, host_array([etas - eta, etas]), region, points))
+        by_snapshot.append(levels_on_grid(target, data, replicates, host_array([etas - eta, etas]), region, points))
     levels, sizes = zip(*jax.device_get(by_snapshot), strict=True)
     mean = np.mean(levels, axis=0)[:, 1:]
     return Curve(etas, mean, np.mean(sizes, axis=0), level, n_populations, levels[0][len(etas) // 2, 1:])
 
 
 @jit
-def _levels_on_grid(
+def levels_on_grid(
     target: Target,
     data: Particles,
     particles: Particles,

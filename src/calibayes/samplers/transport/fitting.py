@@ -1,6 +1,6 @@
 """Transport of the pool to every replicate, with refits of the maps until they meet a goal."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -145,7 +145,7 @@ def refit_all(
         return _refit_in_one_program(target, pool, transported, host_array(eta))
     maps = refit_maps(pool, transported.maps, transported.particles.log_weights)
     new = TransportedParticles(maps, *transport_and_weight(target, pool, maps, host_array(eta)))
-    all_accepted = np.all(_is_accepted(np.asarray(new.ess), np.asarray(transported.ess)))
+    all_accepted = np.all(np.asarray(new.ess) > config.CONFIG.fit.min_ess_ratio * np.asarray(transported.ess))
     return new if all_accepted else _accept_refits(new, transported)
 
 
@@ -188,13 +188,9 @@ def refit_replicates(
 @jit
 def _accept_refits(new: TransportedParticles, old: TransportedParticles) -> TransportedParticles:
     """Return the new particles, except on replicates where the effective sample size fell too much."""
-    accepted = _is_accepted(new.ess, old.ess)
+    accepted = new.ess > config.CONFIG.fit.min_ess_ratio * old.ess
     return TransportedParticles(
         new.maps.where(accepted, old.maps),
         choose(accepted, new.particles, old.particles),
         jnp.where(accepted, new.ess, old.ess),
     )
-
-
-def _is_accepted(new_ess: Any, old_ess: Any) -> Any:
-    return new_ess > config.CONFIG.fit.min_ess_ratio * old_ess

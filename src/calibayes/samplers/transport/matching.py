@@ -49,14 +49,19 @@ def initial_populations(
     eta : float
         Learning rate of `draws`; ignored without them.
     """
-    constants = config.CONFIG.matching
-    n_initial = max(n_particles, constants.min_initial_draws, constants.initial_draws_per_parameter * target.dim)
+    n_initial = n_initial_draws(n_particles, target.dim)
     if draws is None:
         particles, eta = _sample_from_prior(key, target, n_initial)
     else:
         particles = _choose_draws(split_key(key)[1], population_target(target), draws, n_initial)
     target = target.recentre(posterior_mean(target, particles))
-    return InitialDraws(target, _evaluate_populations(target, particles.theta), eta)
+    return InitialDraws(target, evaluate_populations(target, particles.theta), eta)
+
+
+def n_initial_draws(n_particles: int, dim: int) -> int:
+    """Return the number of draws in each initial population."""
+    constants = config.CONFIG.matching
+    return max(n_particles, constants.min_initial_draws, constants.initial_draws_per_parameter * dim)
 
 
 def move_populations(key: PRNGKeyArray, initial: InitialDraws, eta: float) -> InitialDraws:
@@ -131,7 +136,7 @@ def influence_and_match(
 
 
 @jit
-def _evaluate_populations(target: Target, theta: Float[Array, "K R M"]) -> Particles:
+def evaluate_populations(target: Target, theta: Float[Array, "K R M"]) -> Particles:
     return population_target(target).evaluate(theta)
 
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from calibayes._backend.jit import jit
 from calibayes._backend.linalg import clip_eigenvalues, inverse_cholesky
-from calibayes._core.particles import ess, ess_of_weights, factor, map_replicates, mean_and_covariance
+from calibayes._core.particles import Particles, ess, ess_of_weights, factor, map_replicates, mean_and_covariance
 from calibayes.samplers.transport import config
 from calibayes.samplers.transport.maps import AffineMaps, WhitenedPool
 
@@ -28,6 +28,15 @@ Moments = tuple[Float[Array, "K B"], Float[Array, "B K K"]]
 def required_ess(dim: int) -> int:
     """Return the effective sample size that weighted moments of `dim` parameters require."""
     return config.CONFIG.refit.ess_per_parameter * dim
+
+
+@jit
+def whiten(particles: Particles, eta: Float[Array, ""]) -> tuple[WhitenedPool, WhitenedPool]:
+    """Return the whitened pool, and the part of it for the search."""
+    constants = config.CONFIG.fit
+    whitened, (dim, _, size) = WhitenedPool.from_particles(particles, eta), particles.theta.shape
+    minimum = max(required_ess(dim), constants.min_search_particles)
+    return whitened, whitened.truncated(min(size, max(size // constants.search_fraction, minimum)))
 
 
 @jit

@@ -44,9 +44,15 @@ from calibayes.samplers.transport.fitting import (
 )
 from calibayes.samplers.transport.initial_eta import initial_eta, shifts_of_replicates
 from calibayes.samplers.transport.maps import WhitenedPool, shifted_maps
-from calibayes.samplers.transport.matching import influence_and_match, initial_populations, move_populations
+from calibayes.samplers.transport.matching import (
+    influence_and_match,
+    initial_populations,
+    move_populations,
+    n_initial_draws,
+)
 from calibayes.samplers.transport.pool import Pool, make_pool
-from calibayes.samplers.transport.refit import required_ess
+from calibayes.samplers.transport.prefetch import prefetch_transport
+from calibayes.samplers.transport.refit import whiten
 from calibayes.samplers.transport.repair import choose_replicates, has_degenerate_weights, sample_by_tempering
 
 _ess = jit(ess)
@@ -172,6 +178,9 @@ class Transport(Sampler[TransportState]):
         constants = config.CONFIG.size
         default = max(constants.min_particles, constants.particles_per_parameter * dim)
         return default if self.n_particles is None else self.n_particles
+
+    def prefetch(self, target: Target) -> tuple[Particles, Particles]:
+        return prefetch_transport(target, n_initial_draws(self.size(target.dim), target.dim))
 
     def draw_initial(
         self, key: PRNGKeyArray, target: Target, eta: float | None, draws: Float[Array, "M K"] | None
@@ -339,16 +348,7 @@ def _prepare(target: Target, pool: Pool) -> PreparedPool:
     """Return the pool with its whitened draws, the part of them for the search, and the jackknife shifts."""
     eta = host_array(pool.eta)
     influence, _ = influence_and_match(target, pool.particles, eta)
-    return PreparedPool(pool, *_whiten(pool.particles, eta), shifts_of_replicates(target, influence))
-
-
-@jit
-def _whiten(particles: Particles, eta: Float[Array, ""]) -> tuple[WhitenedPool, WhitenedPool]:
-    """Return the whitened pool, and the part of it for the search."""
-    constants = config.CONFIG.fit
-    whitened, (dim, _, size) = WhitenedPool.from_particles(particles, eta), particles.theta.shape
-    minimum = max(required_ess(dim), constants.min_search_particles)
-    return whitened, whitened.truncated(min(size, max(size // constants.search_fraction, minimum)))
+    return PreparedPool(pool, *whiten(pool.particles, eta), shifts_of_replicates(target, influence))
 
 
 def _repair(target: Target, state: TransportState, indices: Int[np.ndarray, " R"], on_step: OnStep) -> TransportState:

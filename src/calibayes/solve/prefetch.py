@@ -1,0 +1,78 @@
+"""Compile the programs of a calibration in the background, while the first of them already run.
+
+A calibration needs some thirty programs, one after the other. Their shapes are known from the start, so a thread traces
+them in order and several threads compile them. The main thread waits only for the program that it needs next.
+"""
+
+import threading
+from contextlib import suppress
+from typing import Any
+
+import jax
+import numpy as np
+
+from calibayes._backend.jit import prefetch, trace_settings
+from calibayes.regions import critical_levels
+from calibayes.samplers.populations import N_POPULATIONS
+from calibayes.solve import curve as curves
+from calibayes.solve.curve import levels_on_grid
+from calibayes.solve.iterate import summarize
+from calibayes.solve.problem import CoverageProblem
+
+_started: set[Any] = set()
+"""Signatures of the problems whose programs have been requested by this process."""
+
+
+def prefetch_programs(problem: CoverageProblem) -> None:
+    """Start to compile the programs that the calibration of a problem needs, once per process and shape.
+
+    Parameters
+    ----------
+    problem : CoverageProblem
+        The problem. Only shapes and static values are used.
+    """
+    if problem.target.mesh is not None or jax.process_count() > 1 or jax.config.values["jax_disable_jit"]:
+        return
+    parts = problem.target, problem.sampler, problem.region
+    shapes = jax.tree.map(_shape, parts)
+    leaves, structure = jax.tree.flatten(shapes)
+    settings = trace_settings()
+    with suppress(TypeError):  # static values that cannot be hashed
+        signature = (
+            structure,
+            tuple((leaf.shape, leaf.dtype) if _has_shape(leaf) else leaf for leaf in leaves),
+            settings,
+        )
+        if signature not in _started:
+            _started.add(signature)
+            arguments = (*shapes, problem.estimate == "mean", settings)
+            threading.Thread(target=_prefetch, args=arguments, daemon=True, name="calibayes-prefetch").start()
+
+
+def _prefetch(target: Any, sampler: Any, region: Any, uses_mean: bool, settings: tuple[Any, ...]) -> None:
+    """Trace the programs in order. An error, such as one in the user's loss, is raised again when a program is used."""
+    if settings != trace_settings():
+        return  # set for the thread of the caller only
+    with suppress(Exception):
+        shapes = sampler.prefetch(target)
+        if shapes is None or not uses_mean:
+            return
+        data, particles = shapes
+        dtype = target.reference.dtype
+        number, point = jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct((target.dim,), dtype)
+        prefetch(summarize, target, particles, data, number, region, None, number)
+        grid = jax.ShapeDtypeStruct((2, curves.CONFIG.n_points), dtype)
+        prefetch(levels_on_grid, target, data, particles, grid, region, None)
+        if sampler.audited:
+            chosen = jax.ShapeDtypeStruct((N_POPULATIONS,), np.int32)
+            some_target, some = (prefetch(type(whole).select, whole, chosen) for whole in (target, particles))
+            prefetch(critical_levels, some_target, some, number, region, point)
+
+
+def _shape(leaf: Any) -> Any:
+    is_array = isinstance(leaf, jax.Array | np.ndarray)
+    return jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype)) if is_array else leaf
+
+
+def _has_shape(leaf: object) -> bool:
+    return isinstance(leaf, jax.ShapeDtypeStruct)
