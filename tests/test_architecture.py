@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text()
 MAX_PATH = 25
 
 TRACE = """
-import re, sys
+import re, sys, threading
 from pathlib import Path
 import calibayes as cb
 
@@ -31,6 +31,7 @@ example = re.search(r"```python\\n(.*?)```", Path(sys.argv[1]).read_text(), re.D
 model_and_data, call = re.match(r"(.*)^(result = [^\\n]*)", example, re.DOTALL | re.MULTILINE).groups()
 scope = {}
 exec(model_and_data, scope)
+threading.setprofile(profile)
 sys.setprofile(profile)
 exec(call, scope)
 scope["result"].eta

@@ -11,6 +11,7 @@ class LogCosh(LinearLoss):
     """Quadratic for residuals below `width`, linear above."""
 
     location = True  # depends on y - prediction only
+    convex = True  # with a log-concave prior, the posterior has one mode
     width: jax.Array  # an array field: another value does not recompile anything
 
     def __init__(self, width=1.0):

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int, Key, Num, PRNGKeyArray, UInt
 
 from calibayes._backend.devices import padded_size
 from calibayes._backend.functions import host_array
-from calibayes._backend.jit import jit
+from calibayes._backend.jit import jit, light_jit
 from calibayes._backend.rng import replicate_keys, unrolled
 from calibayes._core.counts import PoissonSpec, poisson_counts
 
@@ -447,7 +447,7 @@ def _draw(bootstrap: Bootstrap, keys: Key[Array, " B"], n: int) -> Float[Array, 
     return jax.lax.map(lambda key: bootstrap.replicate(unrolled(key), n), keys)
 
 
-@jit
+@light_jit
 def _draw_padded(
     draw: Callable[[int, PRNGKeyArray], Num[Array, "... size"]], size: int, keys: Key[Array, " B"]
 ) -> Num[Array, "B ... size"]:

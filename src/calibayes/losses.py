@@ -60,6 +60,7 @@ class Quantile(_LocationLoss):
     (0.5, 1.5)
     """
 
+    convex: ClassVar[bool] = True
     tau: Float[Array, ""]
 
     def __init__(self, tau: Numbers):
@@ -90,6 +91,8 @@ class Absolute(_LocationLoss):
     2.0
     """
 
+    convex: ClassVar[bool] = True
+
     def rho(self, prediction, y):
         return jnp.abs(prediction - y)
 
@@ -108,6 +111,8 @@ class Squared(_LocationLoss):
     >>> float(cb.losses.Squared().rho(1.0, 4.0))
     4.5
     """
+
+    convex: ClassVar[bool] = True
 
     def rho(self, prediction, y):
         return 0.5 * jnp.square(prediction - y)
@@ -139,6 +144,7 @@ class Huber(_LocationLoss):
     (0.5, 8.0)
     """
 
+    convex: ClassVar[bool] = True
     delta: Float[Array, ""]
 
     def __init__(self, delta: Numbers = 1.345):
@@ -174,6 +180,7 @@ class Expectile(_LocationLoss):
     (1.0, 3.0)
     """
 
+    convex: ClassVar[bool] = True
     tau: Float[Array, ""]
 
     def __init__(self, tau: Numbers):
@@ -212,6 +219,8 @@ class Hinge(_MarginLoss):
     (1.0, 3.0)
     """
 
+    convex: ClassVar[bool] = True
+
     def rho(self, prediction, y):
         return 2 * jnp.maximum(0, 1 - y * prediction)
 
@@ -229,6 +238,8 @@ class Logistic(_MarginLoss):
     >>> round(float(cb.losses.Logistic().rho(0.0, 1.0)), 4)
     0.6931
     """
+
+    convex: ClassVar[bool] = True
 
     def rho(self, prediction, y):
         return jax.nn.softplus(-y * prediction)

@@ -6,7 +6,7 @@ accepted as they are.
 """
 
 from abc import abstractmethod
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -37,6 +37,9 @@ class Prior(Protocol):
     bounds : tuple of (low, high), optional
         Support of the prior: scalars or arrays with one value per parameter, infinite where there is no bound. Samplers
         then work in unconstrained coordinates.
+    log_concave : bool, optional
+        Whether the density is log-concave on the whole real line. The value is only used if it is set by the class that
+        defines `log_prob`.
 
     Examples
     --------
@@ -142,6 +145,7 @@ class Normal(_Independent):
     -11.0485
     """
 
+    log_concave: ClassVar[bool] = True
     loc: Float[Array, "..."]
     scale: Float[Array, "..."]
 
@@ -179,6 +183,7 @@ class Laplace(_Independent):
     -2.0
     """
 
+    log_concave: ClassVar[bool] = True
     loc: Float[Array, "..."]
     scale: Float[Array, "..."]
 

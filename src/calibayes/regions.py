@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 
 from calibayes._backend.arguments import display, integer, parameters
 from calibayes._backend.functions import Numbers, static
-from calibayes._backend.jit import jit
+from calibayes._backend.jit import light_jit
 from calibayes._core.particles import Particles, inverse_factor, mean_and_covariance, quantile, share_below, transform
 from calibayes._core.target import Target, log_density
 
@@ -410,7 +410,7 @@ def as_region(region: str | Region) -> Region:
     return REGIONS[region]()
 
 
-@jit
+@light_jit
 def critical_levels(
     target: Target, particles: Particles, eta: Float[Array, ""], region: Region, point: Float[Array, " K"]
 ) -> Float[Array, " B"]:

@@ -371,7 +371,7 @@ def test_diagnostics_of_transport(result):
     weighted, repaired = lines(ax)
     info, state = result.calibration.iterate.info, result.calibration.iterate.state
     kept = ~info.repaired[1:]
-    np.testing.assert_allclose(weighted[:, 0], info.ess[1:][kept])
+    np.testing.assert_allclose(weighted[:, 0], info.ess[1:][kept], rtol=1e-6)
     np.testing.assert_allclose(
         weighted[:, 1], cb.diagnostics.pareto_k(state.particles.log_weights)[1:][kept], atol=1e-3
     )

@@ -3,6 +3,7 @@
 from benchmarks.validate.mutation import rewrite
 
 _MAPS = "samplers/transport/test_maps.py"
+_IMPORTANCE = "samplers/transport/test_importance.py"
 _POOL = "samplers/transport/test_pool.py"
 _SUBSAMPLE = "samplers/transport/test_subsample.py"
 _TRANSPORT = "samplers/transport/test_transport.py"
@@ -86,4 +87,60 @@ rewrite(
     "matching_eta(_i, _p, 2 * _e[None])",
     "Go to another learning rate than the matching one.",
     tests=[_POOL],
+)
+rewrite(
+    "student_t_density_without_dimension",
+    "calibayes.samplers.transport.importance:_draw_and_weight",
+    "-0.5 * (_f + _k) * jnp.log1p(_q)",
+    "-0.5 * _f * jnp.log1p(_q)",
+    "Use the exponent of a Student t density with fewer parameters.",
+    tests=[_IMPORTANCE],
+)
+rewrite(
+    "normal_draws_weighted_as_student_t",
+    "calibayes.samplers.transport.importance:_draw_and_weight",
+    "normals(_u) * jnp.sqrt(_f / _c)[None]",
+    "normals(_u) + 0 * _c[None]",
+    "Draw from a normal distribution, but weight as if from a Student t.",
+    tests=[_IMPORTANCE],
+)
+rewrite(
+    "importance_weights_at_another_eta",
+    "calibayes.samplers.transport.importance:_draw_and_weight",
+    "log_density(_p, jnp.full(_n, _e))",
+    "log_density(_p, jnp.full(_n, 0.8 * _e))",
+    "Weight draws of the proposal at another learning rate.",
+    tests=[_IMPORTANCE],
+)
+rewrite(
+    "importance_draws_resampled_equally",
+    "calibayes.samplers.transport.importance:_resample_each",
+    "_p.weights",
+    "0 * _p.weights + 1",
+    "Resample draws without their weights.",
+    tests=[_IMPORTANCE],
+)
+rewrite(
+    "degenerate_importance_weights_accepted",
+    "calibayes.samplers.transport.importance:_draw_populations",
+    "ess(_w).min() >= _m",
+    "ess(_w).min() >= -1.0",
+    "Accept populations with degenerate weights.",
+    tests=[_IMPORTANCE],
+)
+rewrite(
+    "convexity_inherited_by_overriding_subclasses",
+    "calibayes.samplers.transport.importance:_declares",
+    "vars(_d).get(_a, False)",
+    "getattr(instance, _a, False)",
+    "Take a loss for convex although a subclass overrides it.",
+    tests=[_IMPORTANCE],
+)
+rewrite(
+    "importance_sampling_of_bounded_posteriors",
+    "calibayes.samplers.transport.importance:supports",
+    "_a and _b and target.coordinates.unbounded",
+    "_a and _b",
+    "Take a posterior for log-concave in bounded coordinates.",
+    tests=[_IMPORTANCE],
 )

@@ -16,7 +16,7 @@ function itself.
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,9 +40,11 @@ class JitConfig:
 
     max_threads: int = 16
     """Largest number of programs that are compiled at the same time; never more than there are processors."""
-    cpu_options: tuple[tuple[str, bool], ...] = (("xla_cpu_use_fusion_emitters", False),)
+    light_options: tuple[tuple[str, bool], ...] = (("xla_cpu_use_fusion_emitters", False),)
     """Compiler options of a `light` program on a CPU. The older code generator of XLA takes half the time to compile,
-    and its programs take up to twice the time to run (`python -m benchmarks.cold`)."""
+    and its programs take up to twice the time to run. With it for all programs that act on few replicates or once per
+    calibration, the first call of the README example took 8.0 s instead of 10.3 s, and a later one the same time
+    (`python -m benchmarks.cold`)."""
 
 
 CONFIG = JitConfig()
@@ -80,14 +82,19 @@ def jit(fn: F, *, light: bool = False) -> F:
     program = Program(fn, light)
 
     @wraps(fn)
-    def call(*args: Any) -> Any:
+    def call(*args: object) -> Any:
         return program(*args)
 
     call.program = program  # type: ignore[attr-defined]
     return cast(F, call)
 
 
-def prefetch(fn: Callable[..., Any], *args: Any) -> Any:
+def light_jit(fn: F) -> F:
+    """Compile a function that takes a small part of the running time: quickly, for a slower program."""
+    return jit(fn, light=True)
+
+
+def prefetch(fn: Callable[..., Any], *args: object) -> Any:
     """Start to compile a function made by `jit` for arguments of given shapes.
 
     Parameters
@@ -124,15 +131,15 @@ class Program:
         self._fn = fn
         self._light = light
         self._jitted, self._filter_jitted = cache(partial(jax.jit, fn)), eqx.filter_jit(fn)
-        self._executables: dict[Any, _Executable] = {}
-        self._pending: dict[Any, Future[_Executable]] = {}
+        self._executables: dict[Hashable, _Executable] = {}
+        self._pending: dict[Hashable, Future[_Executable]] = {}
         self._lock = threading.Lock()
         _PROGRAMS.add(self)
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         leaves, structure = jax.tree.flatten(args)
-        arrays: list[Any] = []
-        entries: list[Any] = []
+        arrays: list[jax.Array | np.ndarray] = []
+        entries: list[Hashable] = []
         for leaf in leaves:
             if isinstance(leaf, jax.Array):
                 if isinstance(leaf, jax.core.Tracer) or not _is_local(leaf):
@@ -153,10 +160,10 @@ class Program:
                 executable = self._executables[key] = self._obtain(key, args)
         return executable(arrays)
 
-    def prefetch(self, *args: Any) -> Any:
+    def prefetch(self, *args: object) -> Any:
         """Start to compile the program for `args`, and return the shapes of its value."""
         leaves, structure = jax.tree.flatten(args)
-        entries = [(leaf.shape, _abstract(leaf).dtype) if _is_abstract(leaf) else (type(leaf), leaf) for leaf in leaves]
+        entries = [(leaf.shape, abstract(leaf).dtype) if is_array_like(leaf) else (type(leaf), leaf) for leaf in leaves]
         key = (structure, tuple(entries), trace_settings())
         with self._lock:
             known = self._executables.get(key)
@@ -178,14 +185,14 @@ class Program:
             self._pending.clear()
         self._jitted = cache(partial(jax.jit, self._fn))
 
-    def _call_jax(self, args: Sequence[Any]) -> Any:
+    def _call_jax(self, args: Sequence[object]) -> Any:
         """Call the function through JAX's own compilation, which also handles traced arguments."""
         integers = tuple(i for i, arg in enumerate(args) if type(arg) is int)
         others = [arg for arg in args if type(arg) is not int] if integers else args
         only_arrays = all(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(others))
         return (self._jitted(static_argnums=integers) if only_arrays else self._filter_jitted)(*args)
 
-    def _obtain(self, key: Any, args: Sequence[Any]) -> "_Executable":
+    def _obtain(self, key: Hashable, args: Sequence[object]) -> "_Executable":
         """Return the program for `args`: the one that is being compiled, or a new one."""
         with self._lock:
             future = self._pending.get(key)
@@ -196,7 +203,9 @@ class Program:
         self._start(key, args, own, in_background=False)
         return own.result()
 
-    def _start(self, key: Any, args: Sequence[Any], future: "Future[_Executable]", in_background: bool = True) -> Any:
+    def _start(
+        self, key: Hashable, args: Sequence[object], future: "Future[_Executable]", in_background: bool = True
+    ) -> Any:
         """Read or compile a program, set the result of `future`, and return the shapes of the value."""
         try:
             name = self._cache_name(args)
@@ -220,13 +229,13 @@ class Program:
                 future.exception()
             raise
 
-    def _lower(self, args: Sequence[Any]) -> tuple[jax.stages.Lowered, Any, list[Any]]:
+    def _lower(self, args: Sequence[object]) -> tuple[jax.stages.Lowered, Any, list[Any]]:
         """Trace the function; return it with the structure of its value, and the leaves that are not arrays."""
         leaves, structure = cast(tuple[list[Any], Any], jax.tree.flatten(tuple(args)))
-        is_array = [_is_abstract(leaf) for leaf in leaves]
+        is_array = [is_array_like(leaf) for leaf in leaves]
         value: list[Any] = []
 
-        def flat(*arrays: Any) -> tuple[Any, ...]:
+        def flat(*arrays: jax.Array) -> tuple[jax.Array, ...]:
             remaining = iter(arrays)
             inputs = [next(remaining) if array else leaf for leaf, array in zip(leaves, is_array, strict=True)]
             outputs, out_structure = jax.tree.flatten(self._fn(*structure.unflatten(inputs)))
@@ -235,17 +244,17 @@ class Program:
             return tuple(leaf for leaf in outputs if eqx.is_array(leaf))
 
         flat.__name__ = flat.__qualname__ = getattr(self._fn, "__name__", "program")
-        options = dict(CONFIG.cpu_options) if self._light and jax.default_backend() == "cpu" else None
-        abstract = [_abstract(leaf) for leaf, array in zip(leaves, is_array, strict=True) if array]
-        lowered = jax.jit(flat, compiler_options=options).lower(*abstract)
+        options = dict(CONFIG.light_options) if self._light and jax.default_backend() == "cpu" else None
+        shapes = [abstract(leaf) for leaf, array in zip(leaves, is_array, strict=True) if array]
+        lowered = jax.jit(flat, compiler_options=options).lower(*shapes)
         return lowered, value[0], value[1]
 
-    def _cache_name(self, args: Sequence[Any]) -> str | None:
+    def _cache_name(self, args: Sequence[object]) -> str | None:
         """Return the name of the program in the cache on disk; None if it cannot be determined without tracing."""
         if not (program_cache.is_enabled() and program_cache.covers(self._fn)):
             return None
         described = jax.tree.map(
-            lambda leaf: (leaf.shape, str(_abstract(leaf).dtype)) if _is_abstract(leaf) else leaf,
+            lambda leaf: (leaf.shape, str(abstract(leaf).dtype)) if is_array_like(leaf) else leaf,
             tuple(args),
         )
         identity = (self._fn.__module__, self._fn.__qualname__, self._light, trace_settings())
@@ -261,10 +270,10 @@ class _Executable(NamedTuple):
     compiled: jax.stages.Compiled
     structure: Any
     """Structure of the value, as a JAX `PyTreeDef`."""
-    statics: list[Any]
+    statics: list[object]
     """Leaves of the value; `_ARRAY` in place of an array."""
 
-    def __call__(self, arrays: Sequence[Any]) -> Any:
+    def __call__(self, arrays: Sequence[object]) -> Any:
         return _fill(self.structure, self.statics, self.compiled(*arrays))
 
     def shapes(self) -> Any:
@@ -306,7 +315,7 @@ _waiting = _Waiting()
 
 
 def _compile(
-    lowered: jax.stages.Lowered, structure: Any, statics: list[Any], name: str, args: Sequence[Any]
+    lowered: jax.stages.Lowered, structure: Any, statics: list[object], name: str, args: Sequence[object]
 ) -> _Executable:
     compiled = program_cache.read_compiled(name)
     if compiled is None:
@@ -316,7 +325,7 @@ def _compile(
     return _Executable(compiled, structure, statics)
 
 
-def _read(name: str, args: Sequence[Any]) -> _Executable | None:
+def _read(name: str, args: Sequence[object]) -> _Executable | None:
     """Return a program of the cache on disk."""
     entry = program_cache.read(name, args)
     if entry is None:
@@ -335,16 +344,17 @@ def _set_result(future: "Future[_Executable]", make: Callable[[], _Executable]) 
         future.set_exception(error)
 
 
-def _fill(structure: Any, statics: list[Any], arrays: Sequence[Any]) -> Any:
+def _fill(structure: Any, statics: list[object], arrays: Sequence[object]) -> Any:
     remaining = iter(arrays)
     return structure.unflatten([next(remaining) if leaf is _ARRAY else leaf for leaf in statics])
 
 
-def _is_abstract(leaf: object) -> bool:
+def is_array_like(leaf: object) -> bool:
+    """Return whether a leaf is an array or a shape, and not static."""
     return isinstance(leaf, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
 
 
-def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+def abstract(leaf: jax.Array | np.ndarray | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of an array; a weak dtype, that of a Python number, is taken as an ordinary one."""
     leaf = _canonical(leaf) if isinstance(leaf, np.ndarray) else leaf
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
@@ -370,7 +380,7 @@ def _default_device() -> jax.Device:
     return device if isinstance(device, jax.Device) else jax.local_devices()[0]
 
 
-def trace_settings() -> tuple[Any, ...]:
+def trace_settings() -> tuple[Hashable, ...]:
     """Return the JAX settings that change a program, as they are in this thread."""
     return tuple(getattr(jax.config, name) for name in _TRACE_SETTINGS)
 

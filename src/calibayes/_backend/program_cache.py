@@ -123,7 +123,7 @@ def name_of(text: str, of_code: bool = False) -> str:
     return digest((text, *_environment(), *code))[:40]
 
 
-def read(name: str, args: Sequence[Any]) -> tuple[jax.stages.Compiled, Any] | None:
+def read(name: str, args: Sequence[object]) -> tuple[jax.stages.Compiled, Any] | None:
     """Return a program and the description of its value; None if the cache has none.
 
     Parameters
@@ -154,7 +154,7 @@ def read_compiled(name: str) -> jax.stages.Compiled | None:
     return None
 
 
-def write(name: str, compiled: jax.stages.Compiled, value: object, args: Sequence[Any]) -> None:
+def write(name: str, compiled: jax.stages.Compiled, value: object, args: Sequence[object]) -> None:
     """Store a program; a program that cannot be stored, or a folder that cannot be written to, is no error.
 
     Parameters
@@ -243,28 +243,32 @@ class _Unpickler(pickle.Unpickler):
 class _Collector(pickle.Pickler):
     """Pickler that collects the user's functions, in the order in which they occur."""
 
-    def __init__(self, found: list[object]):
+    def __init__(self, collected: list[object]):
         super().__init__(io.BytesIO())
-        self._found = found
+        self._collected = collected
 
     def persistent_id(self, obj: object) -> int | None:
         if isinstance(obj, Function):
-            self._found.append(obj)
-            return len(self._found)
+            self._collected.append(obj)
+            return len(self._collected)
         return None
 
 
-def _static_objects(args: Sequence[Any]) -> list[object]:
+def _static_objects(args: Sequence[object]) -> list[object]:
     """Return the objects among the arguments that are passed on by reference, in a fixed order."""
     is_array = lambda leaf: isinstance(leaf, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
     plain = (bool, int, float, str, bytes, type(None))
-    found: list[object] = [leaf for leaf in jax.tree.leaves(args) if not is_array(leaf) and not isinstance(leaf, plain)]
-    without_arrays = jax.tree.map(lambda leaf: 0 if is_array(leaf) or any(leaf is f for f in found) else leaf, args)
-    _Collector(found).dump(without_arrays)
-    return found
+    collected: list[object] = [
+        leaf for leaf in jax.tree.leaves(args) if not is_array(leaf) and not isinstance(leaf, plain)
+    ]
+    without_arrays = jax.tree.map(
+        lambda leaf: 0 if is_array(leaf) or any(leaf is other for other in collected) else leaf, args
+    )
+    _Collector(collected).dump(without_arrays)
+    return collected
 
 
-def _pickled(value: object, args: Sequence[Any]) -> bytes | None:
+def _pickled(value: object, args: Sequence[object]) -> bytes | None:
     """Return the pickled description of a value; None if it contains objects that cannot be pickled."""
     file = io.BytesIO()
     try:

@@ -28,6 +28,9 @@ class LinearLoss(eqx.Module):
         Whether `y` is a label, -1 or 1. Default: False.
     finite : bool
         Whether `rho` is finite at every finite prediction. Default: True.
+    convex : bool
+        Whether `rho` is convex in the prediction. Together with a log-concave prior it makes the posterior unimodal.
+        The value is only used if it is set by the class that defines `rho`. Default: False.
 
     Examples
     --------
@@ -35,6 +38,7 @@ class LinearLoss(eqx.Module):
     >>> from calibayes.losses import LinearLoss
     >>> class LogCosh(LinearLoss):
     ...     location = True
+    ...     convex = True
     ...     def rho(self, prediction, y):
     ...         return jnp.log(jnp.cosh(prediction - y))
     >>> round(float(LogCosh().rho(1.0, 3.0)), 4)
@@ -44,6 +48,7 @@ class LinearLoss(eqx.Module):
     location: ClassVar[bool] = False
     margin: ClassVar[bool] = False
     finite: ClassVar[bool] = True
+    convex: ClassVar[bool] = False
 
     @abstractmethod
     def rho(self, prediction: Float[Array, "..."], y: Float[Array, ""]) -> Float[Array, "..."]:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, UInt
 
-from calibayes._backend.jit import jit
+from calibayes._backend.jit import jit, light_jit
 from calibayes._backend.linalg import cholesky, diagonal, inverse_cholesky
 from calibayes._backend.rng import unrolled
 
@@ -158,7 +158,7 @@ def reweight(
     return normalise(_unnormalised(log_weights, risk, step))
 
 
-@jit
+@light_jit
 def reweight_particles(particles: Particles, step: Float[Array, ""]) -> Particles:
     """Reweight the particles of all replicates to a learning rate that has changed by `step`."""
     steps = jnp.full(particles.risk.shape[0], step)

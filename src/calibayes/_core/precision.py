@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from calibayes._backend.jit import jit
+from calibayes._backend.jit import light_jit
 from calibayes._core.particles import Particles
 from calibayes._core.target import Target
 
@@ -49,7 +49,7 @@ def require_precision(target: Target, particles: Particles, eta: float) -> None:
     _require_resolved_risk(target, eta * float(rounding))
 
 
-@jit
+@light_jit
 def _summarize(
     target: Target, particles: Particles
 ) -> tuple[Float[Array, " K"], Float[Array, " K"], Float[Array, " K"], Float[Array, ""]]:

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from calibayes._backend.functions import as_float
-from calibayes._backend.jit import jit
+from calibayes._backend.jit import light_jit
 from calibayes._backend.rng import split_key, unrolled
 from calibayes._core.particles import Particles, ess, mean
 from calibayes._core.target import Target
@@ -40,7 +40,7 @@ class AuditConfig:
 
 CONFIG = AuditConfig()
 
-_ess = jit(ess)
+_ess = light_jit(ess)
 
 
 class Audit(NamedTuple):
@@ -153,7 +153,7 @@ def _chi_squared_quantile(df: int) -> float:
     return df * (1 - variance + NormalDist().inv_cdf(1 - CONFIG.significance) * variance**0.5) ** 3
 
 
-@jit
+@light_jit
 def _choose_replicates(key: PRNGKeyArray, particles: Particles) -> Int[Array, " R"]:
     """Choose bootstrap replicates: those whose mean is farthest from that on the data, and others at random."""
     means = mean(particles.theta, particles.weights)

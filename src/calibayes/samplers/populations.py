@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from calibayes._backend.jit import jit
+from calibayes._backend.jit import light_jit
 from calibayes._core import convergence
 from calibayes._core.convergence import within_between_variances
 from calibayes._core.particles import Particles
@@ -22,7 +22,7 @@ N_POPULATIONS = 20
 relative accuracy of 1 / sqrt(2 * 19), or 16%."""
 
 
-@jit
+@light_jit
 def population_target(target: Target) -> Target:
     """Return the target on the data, repeated once for each population."""
     return target.select(jnp.zeros(N_POPULATIONS, int))

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from calibayes._backend.arguments import fraction, integer, positive
 from calibayes._backend.functions import as_float
-from calibayes._backend.jit import jit
+from calibayes._backend.jit import jit, light_jit
 from calibayes._backend.rng import fold_key, replicate_keys, split_key
 from calibayes._core.particles import Particles, ess, normalise
 from calibayes._core.target import Target, log_density
@@ -49,7 +49,7 @@ _OPTIONS = {
     "initial_weights": ("uniform", "density"),
 }
 
-_ess = jit(ess)
+_ess = light_jit(ess)
 
 
 class SMCState(eqx.Module):

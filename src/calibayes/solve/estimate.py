@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from calibayes._backend.functions import host_array
-from calibayes._backend.jit import jit
+from calibayes._backend.jit import jit, light_jit
 from calibayes._backend.rng import fold_key, replicate_keys, unrolled
 from calibayes._core.particles import Particles, covariance, factor, mean, reweight_particles, weights_after
 from calibayes._core.target import Target, log_density
@@ -86,7 +86,7 @@ def means_along(particles: Particles, steps: Float[Array, " G"]) -> Float[Array,
     return jnp.matmul(weights, particles.theta[:, 0].T, precision="highest")
 
 
-@jit
+@light_jit
 def posterior_mean(particles: Particles) -> Float[Array, " K"]:
     """Return the weighted mean of the particles on the data."""
     return mean(particles.theta, particles.weights)[:, 0]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from calibayes._backend.jit import jit
+from calibayes._backend.jit import light_jit
 from calibayes._core.curve import Coverage, Curve
 from calibayes._core.particles import Particles, quantile
 from calibayes._core.status import Code, Diagnostic, Severity, Status
@@ -143,7 +143,7 @@ class Summary(NamedTuple):
     """Marginal credible intervals on the data."""
 
 
-@jit
+@light_jit
 def summarize(
     target: Target,
     particles: Particles,

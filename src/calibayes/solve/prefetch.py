@@ -5,21 +5,23 @@ them in order and several threads compile them. The main thread waits only for t
 """
 
 import threading
+from collections.abc import Hashable
 from contextlib import suppress
-from typing import Any
 
 import jax
 import numpy as np
 
-from calibayes._backend.jit import prefetch, trace_settings
-from calibayes.regions import critical_levels
+from calibayes._backend.jit import abstract, is_array_like, prefetch, trace_settings
+from calibayes._core.target import Target
+from calibayes.regions import Region, critical_levels
+from calibayes.samplers.base import Sampler
 from calibayes.samplers.populations import N_POPULATIONS
 from calibayes.solve import curve as curves
 from calibayes.solve.curve import levels_on_grid
 from calibayes.solve.iterate import summarize
 from calibayes.solve.problem import CoverageProblem
 
-_started: set[Any] = set()
+_started: set[Hashable] = set()
 """Signatures of the problems whose programs have been requested by this process."""
 
 
@@ -34,13 +36,13 @@ def prefetch_programs(problem: CoverageProblem) -> None:
     if problem.target.mesh is not None or jax.process_count() > 1 or jax.config.values["jax_disable_jit"]:
         return
     parts = problem.target, problem.sampler, problem.region
-    shapes = jax.tree.map(_shape, parts)
+    shapes = jax.tree.map(lambda leaf: abstract(leaf) if is_array_like(leaf) else leaf, parts)
     leaves, structure = jax.tree.flatten(shapes)
     settings = trace_settings()
     with suppress(TypeError):  # static values that cannot be hashed
         signature = (
             structure,
-            tuple((leaf.shape, leaf.dtype) if _has_shape(leaf) else leaf for leaf in leaves),
+            tuple((leaf.shape, leaf.dtype) if is_array_like(leaf) else leaf for leaf in leaves),
             settings,
         )
         if signature not in _started:
@@ -49,7 +51,9 @@ def prefetch_programs(problem: CoverageProblem) -> None:
             threading.Thread(target=_prefetch, args=arguments, daemon=True, name="calibayes-prefetch").start()
 
 
-def _prefetch(target: Any, sampler: Any, region: Any, uses_mean: bool, settings: tuple[Any, ...]) -> None:
+def _prefetch(
+    target: Target, sampler: Sampler, region: Region, uses_mean: bool, settings: tuple[Hashable, ...]
+) -> None:
     """Trace the programs in order. An error, such as one in the user's loss, is raised again when a program is used."""
     if settings != trace_settings():
         return  # set for the thread of the caller only
@@ -67,12 +71,3 @@ def _prefetch(target: Any, sampler: Any, region: Any, uses_mean: bool, settings:
             chosen = jax.ShapeDtypeStruct((N_POPULATIONS,), np.int32)
             some_target, some = (prefetch(type(whole).select, whole, chosen) for whole in (target, particles))
             prefetch(critical_levels, some_target, some, number, region, point)
-
-
-def _shape(leaf: Any) -> Any:
-    is_array = isinstance(leaf, jax.Array | np.ndarray)
-    return jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype)) if is_array else leaf
-
-
-def _has_shape(leaf: object) -> bool:
-    return isinstance(leaf, jax.ShapeDtypeStruct)

@@ -140,6 +140,22 @@ class PoolConfig:
 
 
 @dataclass(frozen=True)
+class ImportanceConfig:
+    """Importance sampling of log-concave posteriors (`importance.py`)."""
+
+    df: int = 8
+    """Degrees of freedom of the Student t proposal. Even, so that its chi-squared variable is -2 times
+    the logarithm of a product of uniforms."""
+    min_pool_ess: float = 0.4
+    """Effective sample size, as a share of the draws, that every population must have."""
+    max_parameters: int = 50
+    """Largest number of parameters. Half of the draws of a Student t with 8 degrees of freedom are effective for a
+    normal posterior of 50 parameters, and fewer for more."""
+    oversampling: int = 4
+    """Draws for each draw of the pool; enough that few are chosen twice by the resampling."""
+
+
+@dataclass(frozen=True)
 class InitialEtaConfig:
     """The first guess of eta (`initial_eta.py`)."""
 
@@ -167,6 +183,7 @@ class TransportConfig:
     refit: RefitConfig = field(default_factory=RefitConfig)
     fit: FitConfig = field(default_factory=FitConfig)
     matching: MatchingConfig = field(default_factory=MatchingConfig)
+    importance: ImportanceConfig = field(default_factory=ImportanceConfig)
     subsample: SubsampleConfig = field(default_factory=SubsampleConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)
     initial_eta: InitialEtaConfig = field(default_factory=InitialEtaConfig)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from calibayes._backend.functions import host_array
-from calibayes._backend.jit import jit
+from calibayes._backend.jit import jit, light_jit
 from calibayes._core.particles import Particles, choose
 from calibayes._core.target import Target
 from calibayes.samplers.populations import population_target
@@ -51,7 +51,7 @@ def n_losses(target: Target, pool: WhitenedPool) -> int:
     return int(target.counts.n) * target.n_replicates * pool.n_particles
 
 
-@jit
+@light_jit
 def transport_on_data(
     target: Target, pool: WhitenedPool, eta_ratio: Float[Array, ""], eta: Float[Array, ""]
 ) -> Particles:
@@ -157,7 +157,7 @@ def _refit_in_one_program(
     return _accept_refits(TransportedParticles(maps, *transport_and_weight(target, pool, maps, eta)), transported)
 
 
-@jit
+@light_jit
 def refit_replicates(
     target: Target,
     pool: WhitenedPool,
@@ -185,7 +185,7 @@ def refit_replicates(
     return TransportedParticles(all_maps, all_particles, transported.ess.at[indices].set(new.ess)), new
 
 
-@jit
+@light_jit
 def _accept_refits(new: TransportedParticles, old: TransportedParticles) -> TransportedParticles:
     """Return the new particles, except on replicates where the effective sample size fell too much."""
     accepted = new.ess > config.CONFIG.fit.min_ess_ratio * old.ess

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from calibayes._backend.functions import host_array
-from calibayes._backend.jit import jit
+from calibayes._backend.jit import light_jit
 from calibayes._core.sandwich import mean_shifts
 from calibayes._core.target import Target
 from calibayes.regions import HPD, Box, Ellipsoid, Interval, Linear, Region, Simultaneous
@@ -20,7 +20,7 @@ from calibayes.samplers.initial import InitialDraws
 from calibayes.samplers.transport import config
 from calibayes.samplers.transport.matching import influence_and_match
 
-shifts_of_replicates = jit(mean_shifts)
+shifts_of_replicates = light_jit(mean_shifts)
 
 
 def initial_eta(target: Target, initial: InitialDraws, region: Region, level: float) -> float:

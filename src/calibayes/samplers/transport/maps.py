@@ -13,7 +13,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from calibayes._backend.jit import jit
+from calibayes._backend.jit import jit, light_jit
 from calibayes._core.particles import (
     Particles,
     factor,
@@ -148,7 +148,7 @@ def jackknife_shifts(target: Target, particles: Particles, eta: Float[Array, ""]
     return mean_shifts(target, influences(target, particles.merge_replicates(), eta[None]))
 
 
-@jit
+@light_jit
 def shifted_maps(
     target: Target, pool: WhitenedPool, shifts: Float[Array, "K B"], eta_ratio: Float[Array, ""]
 ) -> AffineMaps:

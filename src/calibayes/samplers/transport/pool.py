@@ -1,10 +1,12 @@
 """The pool: populations of draws of the posterior on the data, from which particles are transported.
 
-A pool has `N_POPULATIONS` populations of all particles of a replicate. The initial populations, which were tempered
+A pool has `N_POPULATIONS` populations of all particles of a replicate. If the posterior is known to be log-concave, all
+populations are drawn by importance sampling (`importance.py`). Otherwise the initial populations, which were tempered
 from the prior independently of each other, are rejuvenated until they have mixed. Because they are independent, R-hat
 and the effective sample size of the population means reveal several modes.
 """
 
+from contextlib import suppress
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -18,7 +20,7 @@ from calibayes._core.target import Target
 from calibayes.samplers.initial import InitialDraws
 from calibayes.samplers.mixing import rejuvenate_until_mixed
 from calibayes.samplers.populations import N_POPULATIONS, population_agreement, population_target
-from calibayes.samplers.transport import config
+from calibayes.samplers.transport import config, importance
 
 
 class Pool(NamedTuple):
@@ -59,8 +61,14 @@ class Pool(NamedTuple):
 def make_pool(key: PRNGKeyArray, initial: InitialDraws, n_particles: int) -> Pool:
     """Make a pool of `n_particles` draws per population from initial populations at the same learning rate."""
     max_rounds = config.CONFIG.pool.max_rounds
-    _, *round_keys = split_key(key, 1 + max_rounds)
+    importance_key, *round_keys = split_key(key, 1 + max_rounds)
     target, particles, eta = initial
+    if importance.supports(target):
+        with suppress(importance.DegenerateWeightsError):
+            drawn, agreement = importance.draw_populations(importance_key, *initial, n_particles)
+            pool = Pool(target, drawn, eta, *agreement)
+            if not pool.diagnostics:
+                return pool
     populations = population_target(target)
     if n_particles != particles.risk.shape[-1]:
         particles = _repeat_draws(particles, n_particles)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from calibayes._backend.jit import jit
+from calibayes._backend.jit import jit, light_jit
 from calibayes._backend.linalg import clip_eigenvalues, inverse_cholesky
 from calibayes._core.particles import Particles, ess, ess_of_weights, factor, map_replicates, mean_and_covariance
 from calibayes.samplers.transport import config
@@ -30,7 +30,7 @@ def required_ess(dim: int) -> int:
     return config.CONFIG.refit.ess_per_parameter * dim
 
 
-@jit
+@light_jit
 def whiten(particles: Particles, eta: Float[Array, ""]) -> tuple[WhitenedPool, WhitenedPool]:
     """Return the whitened pool, and the part of it for the search."""
     constants = config.CONFIG.fit

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from calibayes._backend.arguments import integer
 from calibayes._backend.functions import host_array
-from calibayes._backend.jit import jit
+from calibayes._backend.jit import light_jit
 from calibayes._backend.rng import fold_key
 from calibayes._backend.warnings import LongRunWarning
 from calibayes._core.particles import Particles, ess
@@ -55,7 +55,7 @@ from calibayes.samplers.transport.prefetch import prefetch_transport
 from calibayes.samplers.transport.refit import whiten
 from calibayes.samplers.transport.repair import choose_replicates, has_degenerate_weights, sample_by_tempering
 
-_ess = jit(ess)
+_ess = light_jit(ess)
 
 
 class PreparedPool(NamedTuple):
