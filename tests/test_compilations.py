@@ -10,6 +10,7 @@ import pytest
 
 import calibayes as cb
 from benchmarks.soak import record_compilations
+from calibayes._backend.jit import clear_programs
 
 SMALL = {"bootstrap": 100, "progress": False, "tolerance": 0.03, "eta_init": 0.5, "region": "box"}
 
@@ -59,7 +60,7 @@ def test_large_programs_are_compiled_once():
     By default, everything that samples a few replicates (the initial draws, the pool, the audit, the repair) has the
     same shape, so that there is one program for it; there are programs for the transport of some and of all particles.
     """
-    jax.clear_caches()
+    clear_programs()
     with compilations() as messages:
         calibrate_median(1, tolerance=0.005, max_iterations=4)
     for name, number in (("jit(temper_steps)", 1), ("jit(_temper_or_rejuvenate)", 2), ("jit(summarize)", 1)):

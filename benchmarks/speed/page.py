@@ -135,7 +135,8 @@ Time of one evaluation of the risk, and of a whole calibration by transport, whe
 fixed. The slope is that of a log-log fit: 1 if time is proportional to the size.""",
     "start": """### Cold start
 
-In fresh processes. The compilation cache is that of JAX; the command line of calibayes enables it by default.""",
+In fresh processes. The compilation cache of this measurement was that of JAX. `make bench-cold` measures the programs
+that calibayes keeps itself.""",
     "large": """### A million observations
 
 Poisson counts are drawn block by block when they are needed and never stored, so that memory holds the data and the

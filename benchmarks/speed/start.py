@@ -46,7 +46,7 @@ def measure(sizes: Sizes) -> Measurements:
         measurements.skipped.append("the first calibration of a fresh process is not part of a quick run.")
         return measurements
     with tempfile.TemporaryDirectory() as folder:
-        cache = {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}
+        cache = {"CALIBAYES_CACHE_DIR": folder}
         program = _FIRST.format(n=sizes.middle, b=sizes.replicates)
         (cold, _), (cached, repeated) = (_printed(program, **cache) for _ in range(2))
     first = f"first calibration of a process, N {sizes.middle:,}, B {sizes.replicates:,}"

@@ -1,5 +1,6 @@
 """Compiled functions: one program per shape, prefetched programs, and JAX's own options."""
 
+import dataclasses
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from jax import Array
 
+from calibayes._backend import jit as jit_module
 from calibayes._backend.jit import compiling_since, jit, prefetch
 
 
@@ -151,3 +153,16 @@ def test_arrays_on_other_devices_are_left_to_jax():
 
     device = jax.devices()[-1]
     assert plus_one(jax.device_put(jnp.ones(2), device)).devices() == {device}
+
+
+def test_light_program_is_compiled_without_options_that_xla_does_not_have(monkeypatch):
+    unknown = dataclasses.replace(jit_module.CONFIG, light_options=(("xla_no_such_option", True),))
+    monkeypatch.setattr(jit_module, "CONFIG", unknown)
+    monkeypatch.setattr(jit_module._light_options, "supported", True)
+
+    @jit_module.light_jit
+    def plus_two(x):
+        return x + 2
+
+    assert float(plus_two(jnp.ones(()))) == 3
+    assert not jit_module._light_options.supported

@@ -215,7 +215,7 @@ class Program:
                 return executable.shapes()
             lowered, structure, statics = self._lower(args)
             name = name or program_cache.name_of(lowered.as_text() if program_cache.is_enabled() else "")
-            finish = partial(_compile, lowered, structure, statics, name, args)
+            finish = partial(_compile, lowered, structure, statics, name, args, self._light)
             if in_background:
                 _executor().submit(_set_result, future, finish)
             else:
@@ -244,10 +244,8 @@ class Program:
             return tuple(leaf for leaf in outputs if eqx.is_array(leaf))
 
         flat.__name__ = flat.__qualname__ = getattr(self._fn, "__name__", "program")
-        options = dict(CONFIG.light_options) if self._light and jax.default_backend() == "cpu" else None
         shapes = [abstract(leaf) for leaf, array in zip(leaves, is_array, strict=True) if array]
-        lowered = jax.jit(flat, compiler_options=options).lower(*shapes)
-        return lowered, value[0], value[1]
+        return jax.jit(flat).lower(*shapes), value[0], value[1]
 
     def _cache_name(self, args: Sequence[object]) -> str | None:
         """Return the name of the program in the cache on disk; None if it cannot be determined without tracing."""
@@ -315,14 +313,35 @@ _waiting = _Waiting()
 
 
 def _compile(
-    lowered: jax.stages.Lowered, structure: Any, statics: list[object], name: str, args: Sequence[object]
+    lowered: jax.stages.Lowered, structure: Any, statics: list[object], name: str, args: Sequence[object], light: bool
 ) -> _Executable:
     compiled = program_cache.read_compiled(name)
     if compiled is None:
-        compiled = lowered.compile()
+        compiled = (_compile_light if light and jax.default_backend() == "cpu" else jax.stages.Lowered.compile)(lowered)
         skeleton = structure.unflatten(list(range(len(statics)))), [leaf is _ARRAY for leaf in statics]
         program_cache.write(name, compiled, (skeleton, [None if leaf is _ARRAY else leaf for leaf in statics]), args)
     return _Executable(compiled, structure, statics)
+
+
+def _compile_light(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compile with `CONFIG.light_options`; without them if this version of XLA does not have them."""
+    if _light_options.supported:
+        try:
+            return lowered.compile(dict(CONFIG.light_options))
+        except jax.errors.JaxRuntimeError:
+            compiled = lowered.compile()
+            _light_options.supported = False
+            return compiled
+    return lowered.compile()
+
+
+class _LightOptions:
+    """Whether this version of XLA has the options of light programs."""
+
+    supported: bool = True
+
+
+_light_options = _LightOptions()
 
 
 def _read(name: str, args: Sequence[object]) -> _Executable | None:
