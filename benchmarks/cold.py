@@ -60,8 +60,8 @@ runs = [run(model, cb.datasets.median_regression(100)), run(model, cb.datasets.m
 model = cb.GibbsModel(cb.losses.Hinge(), cb.priors.Laplace(scale=10.0))
 runs = [run(model, cb.datasets.heart_disease()), run(model, cb.datasets.heart_disease())]
 """,
-    "logistic, K 2": "runs = [run(*logistic(1000, 2)), run(*logistic(1000, 2))]",
-    "logistic, K 20": "runs = [run(*logistic(2000, 20)), run(*logistic(2000, 20))]",
+    "logistic, K 2": "runs = [run(*logistic(1000, 2), bootstrap=500), run(*logistic(1000, 2), bootstrap=500)]",
+    "logistic, K 20": "runs = [run(*logistic(2000, 20), bootstrap=500), run(*logistic(2000, 20), bootstrap=500)]",
     "logistic, K 30": "runs = [run(*logistic(1000, 30), bootstrap=500), run(*logistic(1000, 30), bootstrap=500)]",
     "logistic, K 50": "runs = [run(*logistic(2000, 50), bootstrap=500)]",
     "other N and tau": "runs = [run(*median(n, tau)) for n, tau in ((400, 0.5), (410, 0.5), (700, 0.5), (400, 0.9))]",
