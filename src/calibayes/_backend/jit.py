@@ -42,9 +42,8 @@ class JitConfig:
     """Largest number of programs that are compiled at the same time; never more than there are processors."""
     light_options: tuple[tuple[str, bool], ...] = (("xla_cpu_use_fusion_emitters", False),)
     """Compiler options of a `light` program on a CPU. The older code generator of XLA takes half the time to compile,
-    and its programs take up to twice the time to run. With it for all programs that act on few replicates or once per
-    calibration, the first call of the README example took 8.0 s instead of 10.3 s, and a later one the same time
-    (`python -m benchmarks.cold`)."""
+    but does not vectorise some functions: the logistic risk took several times as long. Hence it is for programs that
+    do not evaluate the risk."""
 
 
 CONFIG = JitConfig()
@@ -90,7 +89,7 @@ def jit(fn: F, *, light: bool = False) -> F:
 
 
 def light_jit(fn: F) -> F:
-    """Compile a function that takes a small part of the running time: quickly, for a slower program."""
+    """Compile a function that takes a small part of the running time for any data: quickly, for a slower program."""
     return jit(fn, light=True)
 
 

@@ -24,7 +24,7 @@ from calibayes._backend.devices import (
     sum_over_devices,
 )
 from calibayes._backend.functions import host_array
-from calibayes._backend.jit import jit, light_jit
+from calibayes._backend.jit import jit
 from calibayes._core.coordinates import Coordinates
 from calibayes._core.counts import Counts, DrawnCounts, PoissonSpec, StoredCounts
 from calibayes._core.loss import Generic, LinearLoss
@@ -307,7 +307,7 @@ def _gather_observations(target: Target, indices: Int[Array, " S"]) -> tuple[PyT
     return jax.tree.map(lambda new, leaf: new.astype(leaf.dtype), gathered, leaves)
 
 
-@light_jit
+@jit
 def recentre(target: Target, reference: Float[Array, " K"]) -> Target:
     """Return the same target with risks relative to another reference."""
     loss = target.loss

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from calibayes._backend.jit import light_jit
+from calibayes._backend.jit import jit, light_jit
 from calibayes._backend.rng import replicate_keys, split_key, unrolled
 from calibayes._core.particles import Particles, mean
 from calibayes._core.target import Target, evaluate
@@ -131,7 +131,7 @@ def start_at_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple
     return temper_key, target, state
 
 
-@light_jit
+@jit
 def prior_particles(key: PRNGKeyArray, target: Target, n_particles: int) -> Particles:
     """Return independent draws of the prior on every replicate."""
     draw = lambda key: target.prior.sample(unrolled(key), (n_particles, target.dim)).astype(target.reference.dtype)

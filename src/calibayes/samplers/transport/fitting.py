@@ -51,7 +51,7 @@ def n_losses(target: Target, pool: WhitenedPool) -> int:
     return int(target.counts.n) * target.n_replicates * pool.n_particles
 
 
-@light_jit
+@jit
 def transport_on_data(
     target: Target, pool: WhitenedPool, eta_ratio: Float[Array, ""], eta: Float[Array, ""]
 ) -> Particles:
@@ -157,7 +157,7 @@ def _refit_in_one_program(
     return _accept_refits(TransportedParticles(maps, *transport_and_weight(target, pool, maps, eta)), transported)
 
 
-@light_jit
+@jit
 def refit_replicates(
     target: Target,
     pool: WhitenedPool,

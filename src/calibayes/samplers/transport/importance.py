@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PRNGKeyArray
 
 from calibayes._backend.functions import host_array
-from calibayes._backend.jit import light_jit
+from calibayes._backend.jit import jit
 from calibayes._backend.rng import normals, replicate_keys, uniforms
 from calibayes._core.particles import (
     Particles,
@@ -115,7 +115,7 @@ def _draw_and_weight(
     return particles.with_log_weights(normalise(log_ratio))
 
 
-@light_jit
+@jit
 def _draw_populations(
     key: PRNGKeyArray, target: Target, particles: Particles, eta: Float[Array, ""], n_particles: int
 ) -> tuple[Particles, Bool[Array, ""]]:

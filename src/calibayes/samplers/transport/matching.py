@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from calibayes._backend.functions import host_array
-from calibayes._backend.jit import jit, light_jit
+from calibayes._backend.jit import jit
 from calibayes._backend.rng import replicate_keys, split_key, unrolled
 from calibayes._core.particles import Particles
 from calibayes._core.sandwich import influences, matching_eta
@@ -124,7 +124,7 @@ def _temper_to_match(key: PRNGKeyArray, target: Target, n_particles: int) -> tup
     return temper_to(keys, populations, state, best_eta).particles, best_eta
 
 
-@light_jit
+@jit
 def influence_and_match(
     target: Target, particles: Particles, eta: Float[Array, ""]
 ) -> tuple[Float[Array, "K N"], Float[Array, ""]]:
@@ -135,7 +135,7 @@ def influence_and_match(
     return influence, matching_eta(influence, merged, eta[None])
 
 
-@light_jit
+@jit
 def evaluate_populations(target: Target, theta: Float[Array, "K R M"]) -> Particles:
     return population_target(target).evaluate(theta)
 
