@@ -1,5 +1,6 @@
 """Compiled functions: one program per shape, prefetched programs, and JAX's own options."""
 
+import contextlib
 import dataclasses
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -166,3 +167,25 @@ def test_light_program_is_compiled_without_options_that_xla_does_not_have(monkey
 
     assert float(plus_two(jnp.ones(()))) == 3
     assert not jit_module._light_options.supported
+
+
+def test_failed_compilation_in_the_background_is_tried_again(monkeypatch):
+    compile_program, failures = jit_module._compile, [RuntimeError("no memory")]
+
+    def fail_once(*args):
+        if failures:
+            raise failures.pop()
+        return compile_program(*args)
+
+    monkeypatch.setattr(jit_module, "_compile", fail_once)
+
+    @jit
+    def plus_three(x):
+        return x + 3
+
+    prefetch(plus_three, jax.ShapeDtypeStruct((), jnp.float32))
+    while failures:
+        time.sleep(0.01)
+    with contextlib.suppress(RuntimeError):  # if the call comes before the end of the failed compilation
+        plus_three(jnp.ones(()))
+    assert float(plus_three(jnp.ones(()))) == 4

@@ -130,8 +130,7 @@ class Program:
         self._fn = fn
         self._light = light
         self._jitted, self._filter_jitted = cache(partial(jax.jit, fn)), eqx.filter_jit(fn)
-        self._executables: dict[Hashable, _Executable] = {}
-        self._pending: dict[Hashable, Future[_Executable]] = {}
+        self._executables: dict[Hashable, Future[_Executable]] = {}
         self._lock = threading.Lock()
         _PROGRAMS.add(self)
 
@@ -153,35 +152,24 @@ class Program:
         if any(getattr(jax.config, name) for name in _DEBUG_SETTINGS):
             return self._call_jax(args)
         key = (structure, tuple(entries), trace_settings())
-        executable = self._executables.get(key)
-        if executable is None:
+        future = self._executables.get(key)
+        if future is None or not future.done():
             with _waiting():
-                executable = self._executables[key] = self._obtain(key, args)
-        return executable(arrays)
+                return self._obtain(key, args)(arrays)
+        return future.result()(arrays)
 
     def prefetch(self, *args: object) -> Any:
         """Start to compile the program for `args`, and return the shapes of its value."""
         leaves, structure = jax.tree.flatten(args)
         entries = [(leaf.shape, abstract(leaf).dtype) if is_array_like(leaf) else (type(leaf), leaf) for leaf in leaves]
         key = (structure, tuple(entries), trace_settings())
-        with self._lock:
-            known = self._executables.get(key)
-            future = self._pending.get(key)
-            start = known is None and future is None
-            if start:
-                self._pending[key] = future = Future()
-        if known is not None:
-            return known.shapes()
-        assert future is not None
-        if not start:
-            return future.result().shapes()
-        return self._start(key, args, future)
+        future, is_new = self._future(key)
+        return self._start(key, args, future) if is_new else future.result().shapes()
 
     def clear(self) -> None:
         """Drop the compiled programs from memory."""
         with self._lock:
             self._executables.clear()
-            self._pending.clear()
         self._jitted = cache(partial(jax.jit, self._fn))
 
     def _call_jax(self, args: Sequence[object]) -> Any:
@@ -193,14 +181,22 @@ class Program:
 
     def _obtain(self, key: Hashable, args: Sequence[object]) -> "_Executable":
         """Return the program for `args`: the one that is being compiled, or a new one."""
+        future, is_new = self._future(key)
+        if is_new:
+            self._start(key, args, future, in_background=False)
+        return future.result()
+
+    def _future(self, key: Hashable) -> "tuple[Future[_Executable], bool]":
+        """Return the program that is or will be compiled, and whether the caller has to compile it."""
         with self._lock:
-            future = self._pending.get(key)
-            if future is None:
-                own = self._pending[key] = Future()
-        if future is not None:
-            return future.result()
-        self._start(key, args, own, in_background=False)
-        return own.result()
+            is_new = key not in self._executables
+            return self._executables.setdefault(key, Future()), is_new
+
+    def _fail(self, key: Hashable, future: "Future[_Executable]", error: BaseException) -> None:
+        """Report an error to everyone who waits for a program; a later call tries again."""
+        with self._lock:
+            self._executables.pop(key, None)
+        future.set_exception(error)
 
     def _start(
         self, key: Hashable, args: Sequence[object], future: "Future[_Executable]", in_background: bool = True
@@ -216,17 +212,20 @@ class Program:
             name = name or program_cache.name_of(lowered.as_text() if program_cache.is_enabled() else "")
             finish = partial(_compile, lowered, structure, statics, name, args, self._light)
             if in_background:
-                _executor().submit(_set_result, future, finish)
+                _executor().submit(self._finish, key, future, finish)
             else:
                 future.set_result(finish())
             return _fill(structure, statics, jax.tree.leaves(lowered.out_info))
         except BaseException as error:
-            with self._lock:
-                self._pending.pop(key, None)
-            future.set_exception(error)
-            if in_background:
-                future.exception()
+            self._fail(key, future, error)
             raise
+
+    def _finish(self, key: Hashable, future: "Future[_Executable]", make: "Callable[[], _Executable]") -> None:
+        """Compile a program in a thread."""
+        try:
+            future.set_result(make())
+        except BaseException as error:
+            self._fail(key, future, error)
 
     def _lower(self, args: Sequence[object]) -> tuple[jax.stages.Lowered, Any, list[Any]]:
         """Trace the function; return it with the structure of its value, and the leaves that are not arrays."""
@@ -353,13 +352,6 @@ def _read(name: str, args: Sequence[object]) -> _Executable | None:
     return _Executable(
         compiled, structure, [_ARRAY if array else leaf for leaf, array in zip(statics, is_array, strict=True)]
     )
-
-
-def _set_result(future: "Future[_Executable]", make: Callable[[], _Executable]) -> None:
-    try:
-        future.set_result(make())
-    except BaseException as error:
-        future.set_exception(error)
 
 
 def _fill(structure: Any, statics: list[object], arrays: Sequence[object]) -> Any:

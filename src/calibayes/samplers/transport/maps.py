@@ -22,7 +22,6 @@ from calibayes._core.particles import (
     normalise_with_ess,
     transform,
 )
-from calibayes._core.sandwich import influences, mean_shifts
 from calibayes._core.target import Target, log_density
 
 
@@ -137,15 +136,6 @@ def transport_and_weight(
     log_ratio = jnp.where(jnp.isfinite(pool_density), density - pool_density, -jnp.inf)
     log_weights, sizes = normalise_with_ess(log_ratio)
     return particles.with_log_weights(log_weights), sizes
-
-
-@jit
-def jackknife_shifts(target: Target, particles: Particles, eta: Float[Array, ""]) -> Float[Array, "K B"]:
-    """Return the shift of the posterior mean from the data to each replicate, by the infinitesimal jackknife.
-
-    `particles` are populations of draws on the data at `eta`.
-    """
-    return mean_shifts(target, influences(target, particles.merge_replicates(), eta[None]))
 
 
 @light_jit
