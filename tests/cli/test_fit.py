@@ -281,7 +281,7 @@ def test_report_of_a_saved_result(fitted, folder):
     assert f"{fitted[0].eta:.4g}" in page.read_text()
     assert "calibrated 95% interval" in page.read_text()
     assert "calibayes fit &#x27;a table.csv&#x27;" in page.read_text()
-    assert "is not a result saved by calibayes" in error_of("report", Path(__file__), "-o", page)
+    assert "it does not end with a checksum" in error_of("report", Path(__file__), "-o", page)
 
 
 class Tags(HTMLParser):

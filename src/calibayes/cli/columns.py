@@ -57,6 +57,7 @@ def select_columns(
     intercept: bool = True,
     cluster: str | None = None,
     drop_missing: bool = False,
+    allow_python: bool = False,
 ) -> Selection:
     """Select the target and the predictors: those of a formula, the named ones, or all other columns.
 
@@ -76,6 +77,8 @@ def select_columns(
         Column with cluster labels.
     drop_missing : bool
         Whether to drop rows with missing values instead of raising an error.
+    allow_python : bool
+        Whether expressions of the formula are run as Python. Default: only a fixed list of functions is allowed.
 
     Returns
     -------
@@ -91,13 +94,15 @@ def select_columns(
             raise ValueError("--columns and --formula both select predictors: use one of them.")
         if not intercept:
             raise ValueError('--no-intercept cannot be combined with --formula: write "y ~ 0 + a".')
+    elif allow_python:
+        raise ValueError("--allow-python is an option for --formula.")
     for name in (target, cluster):
         if name is not None:
             require_columns(frame, [name])
     if formula is not None:
         from calibayes.cli.formulas import select_by_formula
 
-        return select_by_formula(frame, target, formula, cluster, drop_missing)
+        return select_by_formula(frame, target, formula, cluster, drop_missing, allow_python)
     if target is None:
         raise ValueError(f"--target must name the column to predict: one of {_list(frame.columns)}.")
     return _select_by_name(frame, target, columns, intercept, cluster, drop_missing)

@@ -17,6 +17,7 @@ from rich.console import Console
 
 import calibayes as cb
 from calibayes._backend.distributed import is_main_process, join_processes
+from calibayes._backend.text import printable
 from calibayes.cli import columns as table_columns
 from calibayes.cli import options, tables
 from calibayes.cli.output import FitSummary, print_summary, to_json
@@ -37,6 +38,7 @@ def fit(
     target: options.TargetOption = None,
     columns: options.ColumnsOption = None,
     formula: options.FormulaOption = None,
+    allow_python: options.AllowPythonOption = False,
     no_intercept: options.NoInterceptOption = False,
     positive: options.PositiveOption = None,
     na: options.NaOption = None,
@@ -79,6 +81,7 @@ def fit(
             intercept=not no_intercept,
             cluster=cluster,
             drop_missing=drop_missing,
+            allow_python=allow_python,
         )
         y, classes = _target_values(linear_loss, selection, positive)
         _require_rows(len(y), selection.columns.shape[1] + selection.intercept)
@@ -116,7 +119,7 @@ def _print(summary: FitSummary, json: bool, written: list[Path]) -> None:
         return
     print_summary(summary)
     for path in written:
-        typer.echo(f"wrote {path}")
+        typer.echo(f"wrote {printable(str(path))}")
 
 
 def _make_loss(name: options.Loss, tau: float | None, delta: float | None) -> LinearLoss:
@@ -170,7 +173,7 @@ def _input_errors() -> Iterator[None]:
         if isinstance(error, jax.errors.JaxRuntimeError):
             raise
         # The input is valid, but the calibration has no result.
-        typer.echo(f"Not calibrated: {error}", err=True)
+        typer.echo(f"Not calibrated: {printable(str(error))}", err=True)
         raise typer.Exit(1) from None
 
 
@@ -187,7 +190,7 @@ def _recorded_warnings() -> Iterator[list[Warning]]:
 
         def show(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
             if issubclass(category, cb.LongRunWarning):
-                typer.echo(f"Note: {message}", err=True)
+                typer.echo(f"Note: {printable(str(message))}", err=True)
             else:
                 record(message, category, *args, **kwargs)
 

@@ -1,41 +1,88 @@
-"""Select target and predictors from a table by a formula, with the package formulaic."""
+"""Select target and predictors from a table by a formula, with the package formulaic.
+
+formulaic runs the Python expressions of a formula by `eval`. A formula may come from someone else, as a table may, so
+that its expressions are replaced by names before formulaic parses it, and are computed by `calibayes.cli.expressions`,
+which allows a fixed list of functions. Only with `allow_python`, formulaic receives the formula as it is.
+"""
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calibayes._backend.memory import require_memory
 from calibayes.cli.columns import Selection, drop_constant_columns, drop_incomplete_rows, require_columns
+from calibayes.cli.expressions import ALLOWED, Expression, parse_expression, shorten
 from calibayes.cli.tables import DataFrame
+
+if TYPE_CHECKING:
+    from formulaic import SimpleFormula
+    from formulaic.parser.types import Token
+else:
+    # formulaic is an optional dependency, so that its types are not available at run time.
+    SimpleFormula = Token = Any
+
+
+@dataclass(frozen=True)
+class FormulaConfig:
+    """Limits of a formula. Formulas in practice are far below them; order-of-magnitude choices."""
+
+    max_length: int = 20_000
+    """Number of characters."""
+    max_terms: int = 100_000
+    """Number of terms to which the operators may expand; `(a + b + c)**10` expands to 59,049."""
+
+
+CONFIG = FormulaConfig()
+
+
+@dataclass(frozen=True)
+class ParsedFormula:
+    """Both sides of a formula.
+
+    Attributes
+    ----------
+    left : SimpleFormula or None
+        The target; None if the formula has only a right side.
+    right : SimpleFormula
+        The predictors.
+    columns : list of str
+        The columns that the formula uses.
+    expressions : dict of str to Expression
+        The expressions that are computed here, by their text.
+    """
+
+    left: SimpleFormula | None
+    right: SimpleFormula
+    columns: list[str]
+    expressions: dict[str, Expression] = field(default_factory=dict)
 
 
 def select_by_formula(
-    frame: DataFrame, target: str | None, formula: str, cluster: str | None, drop_missing: bool
+    frame: DataFrame, target: str | None, formula: str, cluster: str | None, drop_missing: bool, allow_python: bool
 ) -> Selection:
     """Return the target and the predictors of a formula; see `columns.select_columns`."""
     try:
-        from formulaic.errors import FormulaicError
+        import formulaic  # noqa: F401
     except ImportError as error:
         raise ImportError("--formula needs formulaic: pip install 'calibayes[tables]'.") from error
-    try:
-        left, right = _parse(formula, [name for name in frame.columns if name not in (target, cluster)])
-        predicted = _target_name(target, left)
-        is_column = predicted in frame.columns
-        factors = [factor.expr for side in (left or [], right) for term in side for factor in term.factors]
-        used = [*([predicted] if is_column else []), *_variables(factors, frame.columns)]
-        frame, row_notes = drop_incomplete_rows(frame, [*used, *([cluster] if cluster else [])], drop_missing)
-        y = frame[predicted] if is_column else _model_matrix(left, frame).squeeze(axis=1)
-        if y.ndim != 1:
-            raise ValueError(f"--formula: the target {predicted} has {y.shape[1]} columns; it must have one.")
-        matrix = _model_matrix(right, frame)
-    except FormulaicError as error:
-        require_columns(frame, _undefined_names(str(error)))
-        raise ValueError(f"--formula: {_one_line(error)}") from None
+    others = [name for name in frame.columns if name not in (target, cluster)]
+    parsed = (_parse_with_python if allow_python else _parse)(formula, frame, others)
+    predicted = _target_name(target, parsed.left)
+    is_column = predicted in frame.columns
+    used = [*([predicted] if is_column else []), *parsed.columns, *([cluster] if cluster else [])]
+    frame, row_notes = drop_incomplete_rows(frame, used, drop_missing)
+    y = frame[predicted] if is_column else _model_matrix(parsed.left or [], frame, parsed).squeeze(axis=1)
+    if y.ndim != 1:
+        raise ValueError(f"--formula: the target {predicted} has {y.shape[1]} columns; it must have one.")
+    matrix = _model_matrix(parsed.right, frame, parsed)
     names = [str(name) for name in matrix.columns]
-    values = matrix.to_numpy(float)
+    with _formulaic_errors(frame):
+        values = matrix.to_numpy(float)
     intercept = "Intercept" in names
     if intercept:
         values = np.delete(values, names.index("Intercept"), axis=1)
@@ -45,16 +92,142 @@ def select_by_formula(
     return Selection(predicted, y, names, values, intercept, groups, row_notes + column_notes)
 
 
-def _parse(formula: str, others: list[str]) -> tuple[Any, Any]:
+def _parse(formula: str, frame: DataFrame, others: Sequence[str]) -> ParsedFormula:
+    """Parse a formula whose expressions are all allowed; "." means all `others` that the left side does not use."""
+    if len(formula) > CONFIG.max_length:
+        raise ValueError(f"--formula is longer than {CONFIG.max_length:,} characters. Use . for all other columns.")
+    if formula.rstrip().endswith("~"):
+        raise ValueError('--formula has no right side. For a model with only an intercept write "y ~ 1".')
+    if "``" in formula or "{}" in formula:
+        # formulaic would ignore them.
+        raise ValueError("--formula has empty backticks or braces. Remove them.")
+    text, expressions = _replace_expressions(formula, frame)
+    left, right = _parse_terms(text, frame, others)
+    on_left = _columns(left or [], expressions)
+    if not on_left.isdisjoint(others):
+        left, right = _parse_terms(text, frame, [name for name in others if name not in on_left])
+    used = on_left | _columns(right, expressions)
+    return ParsedFormula(
+        None if left is None else _restore(left, expressions),
+        _restore(right, expressions),
+        [name for name in frame.columns if name in used],
+        {expression.text: expression for expression in expressions.values()},
+    )
+
+
+def _replace_expressions(formula: str, frame: DataFrame) -> tuple[str, dict[str, Expression]]:
+    """Return a formula of names, numbers and operators only, and the expressions by the names that replace them."""
+    from formulaic.parser.algos.tokenize import tokenize
+
+    with _formulaic_errors(frame):
+        tokens = list(tokenize(formula))
+    stem = "expression"
+    while any(name.startswith(stem) for name in frame.columns):
+        stem += "_"
+    names: dict[str, str] = {}
+    expressions: dict[str, Expression] = {}
+    text, position = "", 0
+    for token in tokens:
+        expression = _check_token(token, formula, frame)
+        if expression is not None:
+            name = names.setdefault(expression.text, f"{stem}{len(names)}")
+            expressions[name] = expression
+            text, position = f"{text}{formula[position : token.source_start]}`{name}`", token.source_end + 1
+    text += formula[position:]
+    if any(token.kind.value == "python" for token in tokenize(text)):
+        raise ValueError(f"--formula: {shorten(formula)} is not allowed. {ALLOWED}")
+    return text, expressions
+
+
+def _check_token(token: Token, formula: str, frame: DataFrame) -> Expression | None:
+    """Raise an error for a token that is not allowed; return the expression that it holds, if it holds any."""
+    kind = token.kind.value
+    if kind == "python":
+        if formula[token.source_start] == "{":
+            raise ValueError(f"--formula: {{{shorten(token.token)}}} is not allowed: write I(...). {ALLOWED}")
+        expression = parse_expression(token.token)
+        require_columns(frame, sorted(expression.columns))
+        if expression.text in frame.columns:
+            raise ValueError(f"--formula: {expression.text} is also the name of a column. Rename this column.")
+        return expression
+    if kind == "name":
+        require_columns(frame, [token.token])
+    elif kind == "value" and not re.fullmatch(r"\.|\d{1,15}(\.\d{0,15})?|\.\d{1,15}", token.token):
+        raise ValueError(f"--formula: {shorten(token.token)} is not a term. {ALLOWED}")
+    return None
+
+
+def _parse_terms(formula: str, frame: DataFrame, others: Sequence[str]) -> tuple[SimpleFormula | None, SimpleFormula]:
     """Return the left side, None without one, and the right side, in which "." means all `others`."""
     from formulaic import Formula, SimpleFormula
+    from formulaic.parser import DefaultFormulaParser
 
-    parsed = Formula.from_spec(formula, context={"__formulaic_variables_available__": others})
+    context = {"__formulaic_variables_available__": others}
+    with _formulaic_errors(frame):
+        _require_few_terms(DefaultFormulaParser().get_ast(formula, context=context), len(others))
+        parsed = Formula.from_spec(formula, context=context)
     left, right = getattr(parsed, "lhs", None), getattr(parsed, "rhs", parsed)
     has_one_target = left is None or (isinstance(left, SimpleFormula) and len(left) == 1)
     if not (isinstance(right, SimpleFormula) and has_one_target):
         raise ValueError('--formula must predict one column, as in "y ~ a + b".')
     return left, right
+
+
+def _require_few_terms(tree: Any, n_others: int) -> None:
+    """Raise an error if the operators of a formula expand to too many terms."""
+    nodes = [tree]
+    for node in nodes:
+        nodes.extend(getattr(node, "args", ()))
+    counts: dict[int, int] = {}
+    for node in reversed(nodes):
+        sizes = [counts[id(part)] for part in getattr(node, "args", ())]
+        match str(getattr(node, "operator", "")), sizes:
+            case ".", _:
+                size = n_others
+            case "*", [a, b]:
+                size = a + b + a * b
+            case ":", [a, b]:
+                size = a * b
+            case (("**" | "^"), [a, _]):
+                exponent = str(node.args[1])
+                size = max(a, 2) ** min(int(exponent), 64) if exponent.isdecimal() else a
+            case _:
+                size = sum(sizes) if sizes else 1
+        if size > CONFIG.max_terms:
+            raise ValueError(f"its operators expand to more than {CONFIG.max_terms:,} terms.")
+        counts[id(node)] = size
+
+
+def _columns(side: SimpleFormula, expressions: dict[str, Expression]) -> set[str]:
+    """Return the columns that one side of a formula uses."""
+    columns: set[str] = set()
+    for factor in _factors(side):
+        columns |= expressions[factor].columns if factor in expressions else {factor}
+    return columns
+
+
+def _factors(side: SimpleFormula) -> list[str]:
+    return [factor.expr for term in side for factor in term.factors]
+
+
+def _restore(side: SimpleFormula, expressions: dict[str, Expression]) -> SimpleFormula:
+    """Return one side of a formula with the expressions under their own text, which is then the name of a column."""
+    from formulaic import SimpleFormula
+    from formulaic.parser.types import Factor, Term
+
+    def restore(factor: Factor) -> Factor:
+        known = expressions.get(factor.expr)
+        return factor if known is None else Factor(known.text, eval_method="lookup")
+
+    return SimpleFormula([Term([restore(factor) for factor in term.factors]) for term in side])
+
+
+def _parse_with_python(formula: str, frame: DataFrame, others: Sequence[str]) -> ParsedFormula:
+    """Parse a formula whose expressions formulaic runs as Python."""
+    left, right = _parse_terms(formula, frame, others)
+    factors = [*_factors(left or []), *_factors(right)]
+    words = {word.strip("`") for factor in factors for word in re.findall(r"`[^`]+`|(?<![\w.])\w+(?!\w*\()", factor)}
+    return ParsedFormula(left, right, [name for name in frame.columns if name in words or name in factors])
 
 
 def _target_name(target: str | None, left: object) -> str:
@@ -67,22 +240,19 @@ def _target_name(target: str | None, left: object) -> str:
     return str(left)
 
 
-def _model_matrix(side: Iterable[Any], frame: DataFrame) -> DataFrame:
+def _model_matrix(side: SimpleFormula, frame: DataFrame, parsed: ParsedFormula) -> DataFrame:
     from formulaic import model_matrix
 
     _require_memory_for_matrix(side, frame)
-    # Without a context the formula could use the variables of this function. Infinite values are reported later.
-    with np.errstate(all="ignore"):
-        return model_matrix(side, frame, context={}, na_action="ignore")
+    # Infinite values are reported later.
+    with _formulaic_errors(frame), np.errstate(all="ignore"):
+        known = {factor: parsed.expressions[factor] for factor in _factors(side) if factor in parsed.expressions}
+        # Without a context the formula could use the variables of this function.
+        context = {text: expression.evaluate(frame) for text, expression in known.items()}
+        return model_matrix(side, frame, context=context, na_action="ignore")
 
 
-def _variables(factors: Sequence[str], columns: Iterable[str]) -> list[str]:
-    """Return the columns that appear in the factors of a formula."""
-    words = {word.strip("`") for factor in factors for word in re.findall(r"`[^`]+`|(?<![\w.])\w+(?!\w*\()", factor)}
-    return [name for name in columns if name in words or name in factors]
-
-
-def _require_memory_for_matrix(side: Iterable[Any], frame: DataFrame) -> None:
+def _require_memory_for_matrix(side: SimpleFormula, frame: DataFrame) -> None:
     """Raise an error if the matrix of one side, and its copy as floats, do not fit into memory."""
     n_columns = sum(math.prod(_min_width(factor.expr, frame) for factor in term.factors) for term in side)
     description = f"a matrix of {len(frame):,} rows and {n_columns:,} columns"
@@ -99,11 +269,13 @@ def _min_width(factor: str, frame: DataFrame) -> int:
     return max(frame[name].nunique() - 1, 1)
 
 
-def _undefined_names(message: str) -> list[str]:
-    """Return the undefined variable in an error message of formulaic, which has no other account of it."""
-    return re.findall(r"NameError: (?:`|name ')([^`']+)[`']", message)
-
-
-def _one_line(error: Exception) -> str:
-    """Return an error message of formulaic on one line, without its colours and markers."""
-    return " ".join(re.sub(r"\x1b\[[\d;]*m|[⧛⧚]", "", str(error)).split())
+@contextmanager
+def _formulaic_errors(frame: DataFrame) -> Iterator[None]:
+    """Turn any error of formulaic, or of the code that it runs, into an error about the formula on one line."""
+    try:
+        yield
+    except Exception as error:
+        # An error message of formulaic is its only account of an undefined variable.
+        require_columns(frame, re.findall(r"NameError: (?:`|name ')([^`']+)[`']", str(error)))
+        message = " ".join(re.sub(r"\x1b\[[\d;]*m|[⧛⧚]", "", str(error)).split())
+        raise ValueError(f"--formula: {message or type(error).__name__}") from None

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from calibayes._backend.text import printable
 from calibayes.cli import tables
 
 
@@ -74,7 +75,8 @@ def complete_column(ctx: Any, incomplete: str) -> list[str]:
     # Click leaves the file among the other arguments while the command line is unfinished.
     for path in [ctx.params.get("data"), *ctx.args]:
         try:
-            return [name for name in tables.read_header(Path(path)) if name.startswith(incomplete)]
+            names = tables.read_header(Path(path))
+            return [name for name in names if name.startswith(incomplete) and name == printable(name)]
         except (TypeError, ValueError, OSError, ImportError):
             continue
     return []
@@ -103,6 +105,15 @@ FormulaOption = Annotated[
     typer.Option(
         metavar="FORMULA",
         help='Formula instead of target and columns: "y ~ a + np.log(b) + C(c)". Put names with spaces in `backticks`.',
+        rich_help_panel=_DATA_PANEL,
+    ),
+]
+AllowPythonOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-python",
+        help="Run expressions of the formula as Python instead of allowing a list of functions. A formula can then do "
+        "anything on this computer: use it only with formulas that you trust.",
         rich_help_panel=_DATA_PANEL,
     ),
 ]
