@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from calibayes.bootstrap import Cluster
 from calibayes.cli.columns import class_target, numeric_target, select_columns
 from calibayes.cli.tables import read_header, read_table
 
@@ -68,6 +69,17 @@ def test_text_for_missing_values(tmp_path):
     np.testing.assert_array_equal(selection.columns, [[2], [4], [5]])
     np.testing.assert_array_equal(selection.y, [1, 3, 5])
     assert selection.notes == ["dropped 1 of 4 rows, with missing values in a (1)"]
+
+
+@pytest.mark.parametrize("kind", ["datetime64[ns]", object])
+@pytest.mark.parametrize("options", [{"target": "y", "columns": "a"}, {"target": None, "formula": "y ~ a"}])
+def test_missing_dates_are_not_a_cluster(kind, options):
+    dates = pd.Series(pd.to_datetime(["2020-01-01", None, "2020-01-02", "2020-01-01", None])).astype(kind)
+    table = pd.DataFrame({"y": [1.0, 2, 3, 5, 4], "a": [1.0, 2, 4, 3, 5], "day": dates})
+    with pytest.raises(ValueError, match=r"2 of 5 rows have missing values, in day \(2\)"):
+        select_columns(table, cluster="day", **options)
+    groups = select_columns(table, cluster="day", drop_missing=True, **options).groups
+    assert Cluster(20, groups).n_groups == 2
 
 
 def test_unused_columns_may_have_missing_values():

@@ -105,7 +105,11 @@ def test_script_names_a_numpyro_model():
 
 
 @pytest.mark.parametrize(
-    "text", ["<function f at 0x7f>", "os.system('true')", "print(1)", "unknown(3)", "SMC(n_particles='a'", "__doc__()"]
+    "text",
+    [
+        *("<function f at 0x7f>", "os.system('true')", "print(1)", "unknown(3)", "SMC(n_particles='a'", "__doc__()"),
+        *("-" * 100_000 + "1", "(" * 500, "SMC(" * 90 + ")" * 90, "Cluster(None, None)", "9" * 5000),
+    ],
 )
 def test_only_classes_of_the_library_are_constructed(text):
     assert parse_settings({"sampler": StoredSetting(text)}) == {"sampler": text}

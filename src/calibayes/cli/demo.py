@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 import calibayes as cb
+from calibayes._backend.text import printable
 
 
 def demo(
@@ -40,7 +41,7 @@ def demo(
         f"[dim]Calibration {calibrated - started:.1f} s, including compilation; validation "
         f"{validated - calibrated:.1f} s.[/dim]"
     )
-    console.print(f"Report: {result.report(report)}")
+    console.print(f"Report: {printable(str(result.report(report)))}", markup=False)
     if console.is_terminal:
         webbrowser.open(report.resolve().as_uri())
     if not result.converged:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from calibayes._backend.text import printable
 from calibayes._backend.warnings import NotConvergedWarning
 from calibayes._core.status import Diagnostic, Severity, Status
 from calibayes.cli.columns import Selection
@@ -165,7 +166,8 @@ def to_json(summary: FitSummary) -> str:
         "coefficients": coefficients,
         "versions": result.versions,
     }
-    return json.dumps(content, indent=2, allow_nan=False)
+    # Other control characters are escaped by JSON.
+    return json.dumps(content, indent=2, allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def _finite(value: Any) -> float | None:
@@ -179,7 +181,7 @@ def print_summary(summary: FitSummary) -> None:
     level, region = f"{100 * result.level:g}%", result.region.name
     low, high = result.coverage.interval
     error = f"{result.eta_se:.2g}" if math.isfinite(result.eta_se) else "unknown"
-    console.print(Text(summary.title, "bold"))
+    console.print(Text(printable(summary.title), "bold"))
     console.print()
     _print_facts(
         console,
@@ -187,7 +189,7 @@ def print_summary(summary: FitSummary) -> None:
         Fact("coverage", f"{result.coverage:.3f} ({low:.3f} to {high:.3f}) of {level} {region} sets"),
     )
     console.print(_coefficient_table(summary, level))
-    console.print(" ".join(_explanations(summary)), style="dim", markup=False)
+    console.print(printable(" ".join(_explanations(summary))), style="dim", markup=False)
     console.print()
     _print_facts(console, *_status_facts(summary))
 
@@ -239,7 +241,7 @@ def _coefficient_table(summary: FitSummary, level: str) -> Table:
     for k, name in enumerate(intervals.names):
         low, high = intervals.bounds[k]
         cells = _align_digits([float(summary.result.means[k]), low, high], high - low)
-        table.add_row(Text(name), *cells, etas[k], style="" if intervals.converged[k] else "red")
+        table.add_row(Text(printable(name)), *cells, etas[k], style="" if intervals.converged[k] else "red")
     return table
 
 
@@ -252,5 +254,5 @@ def _align_digits(values: Sequence[float], scale: float) -> list[str]:
 def _print_facts(console: Console, *facts: Fact) -> None:
     grid = Table.grid(padding=(0, 2))
     for fact in facts:
-        grid.add_row(fact.label, Text(fact.text, fact.style))
+        grid.add_row(fact.label, Text(printable(fact.text), fact.style))
     console.print(grid)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 import calibayes as cb
+from calibayes._backend.text import printable
 from calibayes.result import Intervals, Result
 
 
@@ -24,12 +25,10 @@ def report(
     require_writable(out, ".html")
     try:
         loaded = cb.load(result)
-    except ImportError as error:
+    except (ValueError, OSError, ImportError) as error:
         raise typer.BadParameter(str(error)) from None
-    except (ValueError, KeyError, OSError):
-        raise typer.BadParameter(f"{result} is not a result saved by calibayes.") from None
     write_report(loaded, out, loaded.computed_intervals)
-    typer.echo(f"wrote {out}")
+    typer.echo(f"wrote {printable(str(out))}")
 
 
 def write_report(result: Result, path: Path, intervals: Intervals | None) -> None:

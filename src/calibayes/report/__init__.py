@@ -9,7 +9,7 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 from datetime import date
-from html import escape
+from html import escape as escape_html
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -19,6 +19,7 @@ import numpy as np
 import calibayes
 from calibayes import io
 from calibayes._backend.distributed import is_main_process
+from calibayes._backend.text import printable
 from calibayes.report.description import describe, percent
 from calibayes.report.figures import figures
 from calibayes.report.settings import parse_settings
@@ -63,7 +64,7 @@ def write(
     intervals : Intervals or bool, optional
         The individually calibrated intervals of the parameters, as returned by `result.intervals()`; or whether to
         compute them. Default: include them if they have been computed already, or if the result has particles and at
-        most ten parameters (`calibayes.io.StorageConfig.automatic_intervals`).
+        most ten parameters (`calibayes.io.StorageConfig.max_parameters_for_intervals`).
 
     Returns
     -------
@@ -102,7 +103,7 @@ def _page(result: Result, intervals: Intervals | None, title: str, call: str) ->
     low, high = result.coverage.interval
     data = json.dumps(figures(result, intervals), allow_nan=False, separators=(",", ":"))
     return Template(_resource("page.html")).substitute(
-        title=escape(title),
+        title=_escape(title),
         style=style,
         script=script,
         style_hash=_hash(style),
@@ -120,13 +121,13 @@ def _page(result: Result, intervals: Intervals | None, title: str, call: str) ->
         verdict=VERDICTS[grade],
         reasons=_reasons(checks),
         checks="\n".join(map(_check_row, checks)),
-        description="\n".join(f"<p>{escape(paragraph)}</p>" for paragraph in describe(result)),
+        description="\n".join(f"<p>{_escape(paragraph)}</p>" for paragraph in describe(result)),
         table=_parameter_table(result, intervals),
         table_note=_table_note(intervals),
         trace=_trace_rows(result),
-        call=escape(call),
+        call=_escape(call),
         versions=_versions(result),
-        seed=escape(python_source(result.settings.get("seed"), "a JAX key")),
+        seed=_escape(python_source(result.settings.get("seed"), "a JAX key")),
         version=calibayes.__version__,
         year=date.today().year,
         today=date.today().isoformat(),
@@ -138,15 +139,15 @@ def _reasons(checks: list[Check]) -> str:
     open_checks = sorted((check for check in checks if check.grade > Grade.PASSED), key=lambda check: -check.grade)
     if not open_checks:
         return f"<p>All {len(checks)} checks passed. They are listed below.</p>"
-    items = (f"<li><b>{escape(c.name)}:</b> {escape(c.value)}. {escape(c.meaning)}</li>" for c in open_checks)
+    items = (f"<li><b>{_escape(c.name)}:</b> {_escape(c.value)}. {_escape(c.meaning)}</li>" for c in open_checks)
     return f"<ul>{''.join(items)}</ul>"
 
 
 def _check_row(check: Check) -> str:
     return (
-        f'<tr class="{_grade_class(check.grade)}"><th scope="row">{escape(check.name)}</th>'
+        f'<tr class="{_grade_class(check.grade)}"><th scope="row">{_escape(check.name)}</th>'
         f'<td><span class="mark">{_GRADE_LABELS[check.grade]}</span></td>'
-        f"<td>{escape(check.value)}</td><td>{escape(check.meaning)}</td></tr>"
+        f"<td>{_escape(check.value)}</td><td>{_escape(check.meaning)}</td></tr>"
     )
 
 
@@ -166,7 +167,7 @@ def _parameter_table(result: Result, intervals: Intervals | None) -> str:
             note = "" if intervals.converged[k] else " (not converged)"
             cells.append("{:.4g} to {:.4g}".format(*intervals.bounds[k]) + note)
             cells.append(f"{intervals.eta[k]:.4g} ± {intervals.eta_se[k]:.2g}")
-        rows.append(f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>')
+        rows.append(f'<tr><th scope="row">{_escape(name)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>')
     head = "".join(f'<th scope="col">{column}</th>' for column in columns)
     return f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(rows) + "\n</tbody>"
 
@@ -192,7 +193,12 @@ def _trace_rows(result: Result) -> str:
 def _versions(result: Result) -> str:
     names = {"jax": "JAX", "numpy": "NumPy", "python": "Python"}
     packages = {key.removesuffix("_version"): version for key, version in result.versions.items()}
-    return escape(", ".join(f"{names.get(package, package)} {version}" for package, version in packages.items()))
+    return _escape(", ".join(f"{names.get(package, package)} {version}" for package, version in packages.items()))
+
+
+def _escape(text: str) -> str:
+    """Return text as HTML, with control characters and bidirectional overrides written as backslash escapes."""
+    return escape_html(printable(text, multiline=True))
 
 
 def _resource(name: str) -> str:

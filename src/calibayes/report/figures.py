@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from calibayes._backend.text import printable
 from calibayes.result import Intervals, Result
 
 
@@ -46,7 +47,7 @@ def figures(result: Result, intervals: Intervals | None) -> dict[str, Any]:
         "band": np.round(band, 5).tolist(),
         "parameters": [
             {
-                "name": name,
+                "name": printable(name),
                 "decimals": decimals[k],
                 "low": _rounded(low[:, k], decimals[k]),
                 "mean": _rounded(mean[:, k], decimals[k]),

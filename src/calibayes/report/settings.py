@@ -27,7 +27,8 @@ def parse_settings(settings: dict[str, Any]) -> dict[str, Any]:
 def _parse(text: StoredSetting) -> Any:
     try:
         return _evaluate(ast.parse(text, mode="eval").body)
-    except (SyntaxError, ValueError, KeyError, TypeError):
+    except Exception:
+        # The text may come from an edited file: constructors raise errors of many types, and the parser if it is deep.
         return text
 
 
