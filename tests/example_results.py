@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 import calibayes as cb
+from calibayes._backend.versions import versions
 from calibayes._core.status import Code, Diagnostic, Severity, Status
-from calibayes.result import Curve, TraceRecord
+from calibayes.result import Curve, Intervals, TraceRecord
 
 
 def make_result(**changes) -> cb.Result:
@@ -32,6 +33,18 @@ def make_result(**changes) -> cb.Result:
         versions={},
     )
     return replace(result, **changes)
+
+
+def make_stored_result(**changes) -> cb.Result:
+    """Return a result like that of `make_result`, with a curve and intervals, which can be saved and loaded."""
+    rng = np.random.default_rng(1)
+    curve = Curve(np.array([0.5, 0.8, 1.0]), rng.random((3, 40)), np.array([90.0, 80.0, 70.0]), 0.95, 4, rng.random(40))
+    bounds, etas, errors = np.array([[0.0, 1.0], [1.0, 2.0]]), np.array([0.7, 0.9]), np.array([0.1, 0.2])
+    intervals = Intervals(["a", "b"], 0.95, bounds, etas, errors, [Status.CONVERGED] * 2, [[], []])
+    finding = make_diagnostic(Code.REPAIRED, Severity.INFO, 3, "3 of 40 replicates were repaired.")
+    settings = {"seed": 0, "estimate": "mean", "bootstrap": 40, "n": 100, "sampler": cb.Transport()}
+    stored = {"curve": curve, "saved_intervals": intervals, "diagnostics": [finding], "settings": settings}
+    return make_result(**stored | {"versions": versions()} | changes)
 
 
 def make_diagnostic(

@@ -4,10 +4,10 @@ import io
 import json
 import os
 import pickle
-import zlib
 from collections import namedtuple
 from dataclasses import dataclass
 from enum import Enum
+from hashlib import sha256
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ import pytest
 
 import calibayes as cb
 from calibayes._backend import treefile
+from calibayes._backend.files import stored_checksum
 from calibayes._backend.fingerprint import digest
 from calibayes._core.curve import Coverage, Curve
 from calibayes._core.particles import Particles
@@ -57,8 +58,11 @@ def roundtrip(path, tree, trusted=TRUSTED, replace=lambda value: None, restore=l
 def forge(arrays, nodes, data=b"", **header):
     """Return the bytes of a file with these nodes, whose lengths and checksum are right."""
     head = json.dumps({"arrays": arrays, "nodes": nodes} | header).encode()
-    content = treefile._MAGIC + len(head).to_bytes(8, "little") + head + data
-    return content + zlib.crc32(content).to_bytes(4, "little")
+    return with_checksum(treefile._MAGIC + len(head).to_bytes(8, "little") + head + data)
+
+
+def with_checksum(content):
+    return content + b"\ncalibayes sha256 " + sha256(content).hexdigest().encode()
 
 
 def read_forged(path, nodes, arrays=(), data=b"", trusted=TRUSTED):
@@ -207,7 +211,7 @@ def test_checksum_tells_files_apart(tmp_path):
     checksums = []
     for content in (1, 1, 2):
         treefile.write(tmp_path / "a", {}, [content], TRUSTED, lambda value: None)
-        checksums.append(treefile.checksum(tmp_path / "a"))
+        checksums.append(stored_checksum(tmp_path / "a"))
     assert checksums[0] == checksums[1] != checksums[2]
 
 
@@ -229,16 +233,19 @@ NOT_CHECKPOINTS = {
     "pickle": pickle.dumps(Malicious()),
     "npz with a pickle": npz_with_pickle(),
     "first line only": treefile._MAGIC,
-    "header longer than the file": treefile._MAGIC + (2**63).to_bytes(8, "little"),
-    "header is a list": treefile._MAGIC + (2).to_bytes(8, "little") + b"[]" + b"1234",
+    "first line and checksum": with_checksum(treefile._MAGIC),
+    "checksum only": with_checksum(b""),
+    "header longer than the file": with_checksum(treefile._MAGIC + (2**63).to_bytes(8, "little")),
+    "header is a list": with_checksum(treefile._MAGIC + (2).to_bytes(8, "little") + b"[]"),
     "array larger than the file": forge([["float64", [10**13]]], [["jax", 0]]),
     "array with a huge axis": forge([["float64", [0, 10**30]]], [["jax", 0]]),
     "negative axis": forge([["float64", [-1]]], [["jax", 0]]),
     "dtype object": forge([["object", [1]]], [["numpy", 0]], b"12345678"),
     "dtype void": forge([["V8", [1]]], [["numpy", 0]], b"12345678"),
     "too many axes": forge([["float32", [1] * 100]], [["numpy", 0]], b"1234"),
-    "deeply nested header": treefile._MAGIC + (100_000).to_bytes(8, "little") + b"[" * 100_000 + b"1234",
-    "another format version": forge([], [["plain", 1]]).replace(b"checkpoint 6", b"checkpoint 5"),
+    "deeply nested header": with_checksum(treefile._MAGIC + (100_000).to_bytes(8, "little") + b"[" * 100_000),
+    "another format version": with_checksum(forge([], [["plain", 1]])[:-82].replace(b"checkpoint 7", b"checkpoint 5")),
+    "checksum of other content": forge([], [["plain", 1]]).replace(b"plain", b"Plain"),
 }
 
 

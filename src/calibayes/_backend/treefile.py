@@ -1,9 +1,9 @@
 """Trees of arrays and typed records in one file, without pickle: nothing in a file is ever run.
 
 The file consists of a line that identifies the format, the length of a header, the header in JSON, the arrays one after
-another, and a checksum. The header states dtype and shape of every array and lists the nodes of the tree, each made of
-earlier ones, so that an object which occurs twice is one object again after loading. The sizes are compared with the
-size of the file before anything is allocated.
+another, and a checksum, which is compared before anything else is parsed. The header states dtype and shape of every
+array and lists the nodes of the tree, each made of earlier ones, so that an object which occurs twice is one object
+again after loading. The sizes are compared with the size of the file.
 
 Records are named tuples, dataclasses, `equinox.Module`s and enum members. They are stored by the name of their class,
 which must be defined in a module that the caller trusts, and are rebuilt field by field without calling a constructor.
@@ -12,9 +12,7 @@ which must be defined in a module that the caller trusts, and are rebuilt field 
 import dataclasses
 import json
 import math
-import os
 import sys
-import zlib
 from collections.abc import Callable, Collection
 from enum import Enum
 from pathlib import Path
@@ -24,9 +22,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from calibayes._backend.files import append_checksum, read_with_checksum, replace_file
 from calibayes._backend.warnings import CheckpointError
 
-_MAGIC = b"calibayes checkpoint 6\n"
+_MAGIC = b"calibayes checkpoint 7\n"
 _DTYPES = ("bool", "int8", "int32", "int64", "uint8", "uint32", "uint64", "float32", "float64")
 _PACKAGE = __name__.partition(".")[0]
 
@@ -63,21 +62,10 @@ def write(path: Path, header: dict[str, Any], tree: object, trusted: Collection[
     head = json.dumps(header | {"arrays": kinds, "nodes": flattened.nodes}).encode()
     pieces: list[Any] = [_MAGIC, len(head).to_bytes(8, "little"), head]
     pieces.extend(array.reshape(-1).view(np.uint8) for array in flattened.arrays)
-    # One name for all processes of a run, so that the next run overwrites what a killed one leaves behind.
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            check = 0
-            for piece in pieces:
-                file.write(piece)
-                check = zlib.crc32(piece, check)
-            file.write(check.to_bytes(4, "little"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replace_file(path) as temporary:
+        with temporary.open("xb") as file:
+            file.writelines(pieces)
+        append_checksum(temporary)
 
 
 def read(path: Path, trusted: Collection[str]) -> tuple[dict[str, Any], Callable[[Restore], object]]:
@@ -90,10 +78,11 @@ def read(path: Path, trusted: Collection[str]) -> tuple[dict[str, Any], Callable
     """
     damaged = f"checkpoint {str(path)!r} was not written by calibayes, or is damaged. Remove it to start afresh."
     try:
-        header, arrays = _read_arrays(path, damaged)
+        header, arrays = _parse(read_with_checksum(path))
         nodes = list(header.pop("nodes"))
-    except OSError as error:
-        raise CheckpointError(f"checkpoint {str(path)!r} cannot be read: {error.strerror}.") from None
+    except (OSError, MemoryError) as error:
+        reason = getattr(error, "strerror", "it does not fit into memory")
+        raise CheckpointError(f"checkpoint {str(path)!r} cannot be read: {reason}.") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         raise CheckpointError(damaged) from error
 
@@ -109,30 +98,20 @@ def read(path: Path, trusted: Collection[str]) -> tuple[dict[str, Any], Callable
     return header, build
 
 
-def checksum(path: Path) -> str:
-    """Return the stored checksum of a file, which tells it from others."""
-    return path.read_bytes()[-4:].hex()
-
-
-def _read_arrays(path: Path, damaged: str) -> tuple[dict[str, Any], list[np.ndarray]]:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        check = zlib.crc32(start := file.read(len(_MAGIC) + 8))
-        length = int.from_bytes(start[len(_MAGIC) :], "little")
-        if not start.startswith(_MAGIC) or length > size:
-            raise CheckpointError(damaged)
-        check = zlib.crc32(head := file.read(length), check)
-        header = json.loads(head)
-        kinds = [(np.dtype(_DTYPES[_DTYPES.index(dtype)]), _shape(shape)) for dtype, shape in header.pop("arrays")]
-        sizes = [dtype.itemsize * math.prod(shape) for dtype, shape in kinds]
-        if len(start) + length + sum(sizes) + 4 != size:
-            raise CheckpointError(damaged)
-        arrays = []
-        for (dtype, shape), n_bytes in zip(kinds, sizes, strict=True):
-            check = zlib.crc32(data := file.read(n_bytes), check)
-            arrays.append(np.frombuffer(data, dtype).reshape(shape))
-        if file.read(4) != check.to_bytes(4, "little"):
-            raise CheckpointError(damaged)
+def _parse(content: memoryview) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """Return the header and the arrays of a file."""
+    position = len(_MAGIC) + 8
+    if content[: len(_MAGIC)] != _MAGIC:
+        raise ValueError("the first line is that of another format.")
+    end = position + int.from_bytes(content[len(_MAGIC) : position], "little")
+    header = json.loads(bytes(content[position:end]))
+    arrays = []
+    for dtype_name, dims in header.pop("arrays"):
+        dtype, shape = np.dtype(_DTYPES[_DTYPES.index(dtype_name)]), _shape(dims)
+        start, end = end, end + dtype.itemsize * math.prod(shape)
+        arrays.append(np.frombuffer(content[start:end], dtype).reshape(shape))
+    if end != len(content):
+        raise ValueError("the arrays do not have the size of the file.")
     return header, arrays
 
 

@@ -3,20 +3,29 @@
 A file holds the numbers of a result: draws, coverage curve, trace, intervals, status and diagnostics. It does not hold
 the particles on the bootstrap replicates, so methods of a loaded result that need particles (`at`, `posterior`,
 `validate`, `level_of`) raise an error.
+
+A file ends with the SHA-256 digest of all bytes before it, which readers of NetCDF ignore. It is compared before the
+HDF5 library parses the file, because that can crash or return other numbers if a byte has changed. Then the declared
+sizes and the ranges of all numbers are checked, for files that were not written by this library.
 """
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calibayes._backend.distributed import is_main_process
+from calibayes._backend.files import append_checksum, read_with_checksum, replace_file
+from calibayes._backend.text import printable
 from calibayes._backend.versions import versions
 from calibayes._core.curve import Coverage, Curve
 from calibayes._core.status import Code, Diagnostic, Severity, Status
+from calibayes.io.netcdf import check_sizes
+from calibayes.io.stored import check_stored
 from calibayes.regions import REGIONS, Interval, Linear, Region, UnavailableRegion
 from calibayes.result import Intervals, Result, TraceRecord
 
@@ -52,8 +61,8 @@ def save(result: Result, path: str | Path) -> Path:
     Parameters
     ----------
     result : Result
-        The result of `calibayes.calibrate`. If it converged and has at most `CONFIG.automatic_intervals` parameters,
-        `result.intervals()` is computed first, so that the file contains the intervals.
+        The result of `calibayes.calibrate`. If it converged and has at most `CONFIG.max_parameters_for_intervals`
+        parameters, `result.intervals()` is computed first, so that the file contains the intervals.
     path : str or Path
         Path of the file; must end in `.nc`.
 
@@ -81,7 +90,9 @@ def save(result: Result, path: str | Path) -> Path:
         result.intervals()  # computed now, so that the file contains them
     tree = to_datatree(result)
     if is_main_process():
-        tree.to_netcdf(path, engine="h5netcdf")
+        with replace_file(path.resolve()) as temporary:
+            tree.to_netcdf(temporary, engine="h5netcdf")
+            append_checksum(temporary)
     return path
 
 
@@ -104,9 +115,14 @@ def load(path: str | Path) -> Result:
     FileNotFoundError
         If there is no file at `path`.
     ValueError
-        If the file is not a calibration.
+        If the file is damaged, has no checksum, or is not a possible result.
     ImportError
         If the packages of the extra `calibayes[arviz]` are not installed.
+
+    Notes
+    -----
+    Files without a checksum, from other programs and from earlier versions, are rejected. If you trust such a file, use
+    `calibayes.io.from_datatree(xarray.load_datatree(path, engine="h5netcdf"))`.
 
     Examples
     --------
@@ -116,12 +132,21 @@ def load(path: str | Path) -> Result:
     True
     """
     _import_arviz("load")
-    from xarray import load_datatree
+    from xarray import open_datatree
 
     path = Path(path)
-    if not path.exists():
+    if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}.")
-    return from_datatree(load_datatree(path, engine="h5netcdf"))
+    try:
+        # All checks and the library see the same bytes, and no file stays open after an error.
+        content = BytesIO(read_with_checksum(path))
+        check_sizes(content)
+        with open_datatree(content, engine="h5netcdf", decode_times=False) as tree:
+            return from_datatree(tree)
+    except Exception as error:
+        # Libraries raise errors of many types for content that they do not expect.
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} cannot be loaded: {reason} Save the result again, or restore a copy.") from error
 
 
 def to_datatree(result: Result) -> DataTree:
@@ -132,7 +157,8 @@ def to_datatree(result: Result) -> DataTree:
     groups = _groups(result)
     dims = _dims(groups)
     coords = {
-        "parameter": result.names,
+        # Texts in HDF5 cannot contain the null character.
+        "parameter": [name.replace("\0", printable("\0")) for name in result.names],
         "learning_rate": result.curve.etas,
         "bound": ["low", "high"],
         "iteration": [record.iteration for record in result.trace],
@@ -227,15 +253,24 @@ def from_datatree(tree: DataTree) -> Result:
     Raises
     ------
     ValueError
-        If the attributes of the posterior do not describe a calibration.
+        If the `DataTree` does not describe a calibration, or contains impossible values.
     """
     groups = {name: node.to_dataset() for name, node in tree.children.items()}
+    try:
+        check_stored(groups)
+        return _result(groups)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"this is not a calibration: {error}") from error
+
+
+def _result(groups: dict[str, Dataset]) -> Result:
     posterior = groups["posterior"]
     attrs = posterior.attrs
-    if "eta" not in attrs:
-        raise ValueError("this DataTree is not a calibration: its posterior has no learning rate in its attributes.")
     level, n_replicates = float(attrs["level"]), int(attrs["n_replicates"])
     names = [str(name) for name in posterior["parameter"].values]
+    region = _region(str(attrs["region"]), json.loads(attrs["region_arguments"]))
+    if not isinstance(region, UnavailableRegion):
+        region.check(len(names))
     return Result(
         eta=float(attrs["eta"]),
         eta_se=float(attrs["eta_se"]),
@@ -250,8 +285,8 @@ def from_datatree(tree: DataTree) -> Result:
         level=level,
         names=names,
         repaired_replicates=np.flatnonzero(groups["bootstrap"]["repaired"].values),
-        region=_region(str(attrs["region"]), json.loads(attrs["region_arguments"])),
-        settings={name: StoredSetting(value) for name, value in json.loads(attrs["settings"]).items()},
+        region=region,
+        settings={str(name): StoredSetting(value) for name, value in json.loads(attrs["settings"]).items()},
         versions={name: str(attrs[name]) for name in versions()},
         saved_intervals=_intervals(groups["intervals"], names, level) if "intervals" in groups else None,
     )
@@ -281,14 +316,18 @@ def _trace(trace: Dataset) -> list[TraceRecord]:
 
 
 def _intervals(intervals: Dataset, names: list[str], level: float) -> Intervals:
+    status = [Status[name] for name in json.loads(intervals.attrs["status"])]
+    diagnostics = [_decode_diagnostics(entries) for entries in json.loads(intervals.attrs["diagnostics"])]
+    if not len(status) == len(diagnostics) == len(names):
+        raise ValueError(f"intervals has {len(status)} statuses and {len(diagnostics)} lists of diagnostics.")
     return Intervals(
         names=names,
         level=level,
         bounds=intervals["bounds"].values,
         eta=intervals["eta"].values,
         eta_se=intervals["eta_se"].values,
-        status=[Status[name] for name in json.loads(intervals.attrs["status"])],
-        diagnostics=[_decode_diagnostics(entries) for entries in json.loads(intervals.attrs["diagnostics"])],
+        status=status,
+        diagnostics=diagnostics,
     )
 
 
