@@ -378,7 +378,7 @@ def test_crash_while_saving_leaves_the_old_file(broken, uninterrupted, monkeypat
     assert path.read_bytes() == before
     monkeypatch.setattr(treefile, "write", write)
     # A killed process leaves its temporary file behind.
-    (tmp_path / "run.ckpt.tmp").write_bytes(before[:100])
+    (tmp_path / "run.ckpt.123-0123abcd.tmp").write_bytes(before[:100])
     assert_same(run("smc", checkpoint=path), run_uninterrupted(uninterrupted, "smc"))
     assert list(tmp_path.iterdir()) == [path]
 

@@ -3,13 +3,14 @@
 A calibration is a sequence of named stages (initial draws, search, solution, audit, ...). A `Checkpoint` holds the
 result of every completed stage, and the state of sampler and search after each iteration of an unfinished one. The same
 call made again takes the completed stages from the file and continues with the rest. Nothing else influences the
-computation, so that the result is bit for bit the same.
+computation, so that the result is bit for bit the same. A run locks its file, so that another run cannot replace it.
 """
 
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,9 @@ import numpy as np
 
 from calibayes._backend import treefile
 from calibayes._backend.distributed import is_main_process
+from calibayes._backend.files import remove_temporary_files, stored_checksum
 from calibayes._backend.fingerprint import digest
+from calibayes._backend.lock import LockedError, lock_file, lock_path
 from calibayes._backend.warnings import CalibrationWarning, CheckpointError
 from calibayes._core.target import Target
 
@@ -67,12 +70,23 @@ class Checkpoint:
             header, self._build = treefile.read(path, trusted)
             self._require_same_run(header)
             self._previous_max_iterations = header["max_iterations"]
-            self.loaded_checksum = treefile.checksum(path)
+            self.header["in_double"] = header.get("in_double") is True
+            self.loaded_checksum = stored_checksum(path)
 
     @property
     def allows_more_iterations(self) -> bool:
         """Whether this call allows more iterations than the one that wrote the file."""
         return self.header["max_iterations"] > self._previous_max_iterations
+
+    @property
+    def in_double(self) -> bool:
+        """Whether the run was repeated in double precision."""
+        return bool(self.header.get("in_double", False))
+
+    def restart_in_double(self) -> None:
+        """Forget all stages, because the run is repeated in double precision."""
+        self.header["in_double"] = True
+        self._stages, self._build = {}, None
 
     def load(self, target: Target) -> None:
         """Restore the stages from the file; targets in it are `target` with another reference."""
@@ -165,6 +179,34 @@ def check_path(path: object) -> Path:
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise CheckpointError(f"checkpoint: the directory {str(path.parent)!r} is not writable.")
     return path
+
+
+@contextmanager
+def lock_checkpoint(path: Path | None) -> Iterator[None]:
+    """Keep other runs from using a checkpoint, and remove temporary files that killed runs left behind.
+
+    Does nothing without a path, and in processes that do not write files.
+
+    Raises
+    ------
+    CheckpointError
+        If a run that is still alive uses the file, or the lock file cannot be written.
+    """
+    if path is None or not is_main_process():
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lock_file(path))
+        except LockedError as error:
+            raise CheckpointError(
+                f"checkpoint {str(path)!r} is in use by {error}. Wait for the end of that calibration, or name another "
+                f"file. If it has ended, remove {lock_path(path).name!r}."
+            ) from None
+        except OSError as error:
+            raise CheckpointError(f"checkpoint {str(path)!r} cannot be locked: {error.strerror}.") from None
+        remove_temporary_files(path)
+        yield
 
 
 def fingerprint(parts: dict[str, Any]) -> dict[str, str]:
