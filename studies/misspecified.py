@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 import calibayes as cb
-from calibayes._backend.functions import as_float
 from calibayes._core.sandwich import influences
 from calibayes.samplers.transport.sampler import TransportState
 from studies.names import REPLICATES
@@ -108,8 +107,8 @@ def _wald_levels(result: cb.Result, theta: tuple[float, float]) -> dict[str, flo
     state = calibration.iterate.state
     assert isinstance(state, TransportState)
     pool = state.pool
-    eta = as_float(np.full(pool.particles.risk.shape[0], pool.eta))
-    observed = np.asarray(influences(calibration.problem.target, pool.particles, eta), np.float64)
+    values = influences(calibration.problem.target, pool.particles, pool.eta).values
+    observed = np.asarray(values, np.float64)
     covariance = observed @ observed.T
     difference = np.array(theta) - np.asarray(pool.particles.theta, np.float64).mean((1, 2))
     distance = difference @ np.linalg.solve(covariance, difference)

@@ -1,6 +1,7 @@
 """Settings and fixtures of all tests."""
 
 import signal
+import zlib
 from pathlib import Path
 
 import jax
@@ -22,6 +23,20 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # A shell that runs the tests in the background makes them ignore SIGINT, which some of them send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--part", default="1/1", help="run a part of the tests: 2/7 is the second of seven parts")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Select the tests of a part. A test belongs to the same part whatever other tests there are."""
+    part, n_parts = map(int, config.getoption("--part").split("/"))
+    chosen = [item for item in items if zlib.crc32(item.nodeid.encode()) % n_parts == part - 1]
+    if len(chosen) < len(items):
+        kept = set(chosen)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = chosen
 
 
 @pytest.fixture(scope="module", autouse=True)

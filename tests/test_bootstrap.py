@@ -3,6 +3,7 @@
 import jax
 import jaxtyping
 import numpy as np
+import pandas as pd
 import pytest
 
 from calibayes.bootstrap import (
@@ -193,6 +194,35 @@ def test_cluster_labels_may_be_of_any_type(labels, key):
     assert (counts[:, [0, 1, 3]].sum(1) == 3).all()
     assert (counts[:, [0, 1, 3]] == counts[:, [5, 4, 6]]).all()
     assert np.ptp(counts) >= 2
+
+
+DATES = pd.to_datetime(["2020-01-01", "2020-01-02", None, "2020-01-01"])
+MISSING = {
+    "NaN": np.array([1.0, np.nan, 2.0, 1.0]),
+    "None": [None, "a", "b", "a"],
+    "NaN among texts": [np.nan, "a", "b", "a"],
+    "NaN among objects": np.array([np.nan, 1, 2, 1], object),
+    "NaT": DATES,
+    "NaT in a series": pd.Series(DATES),
+    "NaT in an array": np.array(DATES),
+    "NaT among objects": np.array(DATES, object),
+    "NaT of timedelta": DATES - DATES[0],
+    "NA": [pd.NA, "a", "b", "a"],
+    "NA of texts": pd.array(["a", None, "b", "a"], dtype="string"),
+    "NA of integers": pd.array([1, None, 2, 1], dtype="Int64"),
+    "category": pd.Categorical(["a", None, "b", "a"]),
+}
+
+
+@pytest.mark.parametrize("labels", MISSING.values(), ids=MISSING)
+def test_missing_cluster_labels_are_rejected(labels):
+    with pytest.raises(ValueError, match="groups must have a label for every observation; 1 are missing"):
+        Cluster(50, labels)
+
+
+@pytest.mark.parametrize("labels", [DATES.fillna(DATES[1]), [date.date() for date in DATES.fillna(DATES[1])]])
+def test_cluster_labels_may_be_dates(labels):
+    assert Cluster(50, labels).n_groups == 2
 
 
 @pytest.mark.parametrize("name", CASES)

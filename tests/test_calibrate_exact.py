@@ -42,7 +42,11 @@ def test_default_on_gaussian_location():
     assert_normal_draws(result, data[1], ess=3000)
 
 
-@pytest.mark.parametrize(("sampler", "eta_init", "ess"), [("smc", 1.7, 900), ("mcmc", 1.76, 20_000 / 6)])
+@pytest.mark.parametrize(
+    ("sampler", "eta_init", "ess"),
+    [("smc", 1.7, 900), pytest.param("mcmc", 1.76, 20_000 / 6, marks=pytest.mark.slow)],
+    ids=["smc", "mcmc"],
+)
 def test_paper_algorithms_on_gaussian_location(sampler, eta_init, ess):
     """At the calibrated eta the closed form's coverage is within the tolerance of the search.
 

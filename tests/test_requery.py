@@ -259,6 +259,7 @@ def test_diagnostics_of_fresh_replicates_are_warned_of(result, monkeypatch):
     assert result.validate() == fresh
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
 def test_validation_after_smc_is_near_the_calibrated_coverage():
     """Fresh replicates start from the data's posterior again. Within four standard errors of both coverages."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import calibayes
 
 PACKAGE = Path(calibayes.__file__).parent
-APPLICATIONS = ("report", "cli", "datasets")
+APPLICATIONS = ("cli", "datasets", "estimators", "interop", "io", "plots", "report")
 MAX_CORE_LINES = 9_000
 MAX_TOP_LEVEL_MODULES = 16
 MAX_FUNCTION_LINES = 60

@@ -376,7 +376,7 @@ class Cluster(_PaddedBootstrap):
     n_replicates : int
         Number of bootstrap replicates.
     groups : array-like of shape (N,)
-        Cluster label of each observation: numbers or strings.
+        Cluster label of each observation: numbers, strings or dates. None, NaN, NaT and `pandas.NA` are rejected.
 
     Attributes
     ----------
@@ -399,13 +399,12 @@ class Cluster(_PaddedBootstrap):
     n_groups: int = eqx.field(static=True)
 
     def __init__(self, n_replicates: int, groups: object):
-        labels = np.asarray(groups)
+        if n_missing := _count_missing(groups):
+            raise ValueError(f"groups must have a label for every observation; {n_missing} are missing.")
         try:
-            names, indices = np.unique(labels, return_inverse=True)
+            names, indices = np.unique(np.asarray(groups), return_inverse=True)
         except TypeError:
-            raise TypeError("groups must be labels of one kind, with none missing.") from None
-        if labels.dtype.kind == "f" and np.isnan(labels).any():
-            raise ValueError(f"groups must have a label for every observation; {np.isnan(labels).sum()} are NaN.")
+            raise TypeError("groups must be labels of one kind, such as numbers or texts.") from None
         self.n_replicates = n_replicates
         self.groups = jax.device_put(indices.astype(np.int32))
         self.n_groups = len(names)
@@ -424,6 +423,15 @@ class Cluster(_PaddedBootstrap):
     def _counts(self, drawn, n):  # noqa: ARG002
         groups = np.asarray(self.groups) if isinstance(drawn, np.ndarray) else self.groups
         return _count(_integers(drawn, self.n_groups), self.n_groups)[..., groups]
+
+
+def _count_missing(labels: object) -> int:
+    """Return the number of labels that are None, NaN, NaT or `pandas.NA`."""
+    # NumPy would turn the NaN of a list of texts into a text.
+    array = np.asarray(labels) if hasattr(labels, "dtype") else np.asarray(labels, object)
+    if array.dtype != object:
+        return int((array != array).sum())
+    return sum(label is None or type(label).__name__ == "NAType" or bool(label != label) for label in array.flat)
 
 
 def exceeds_storage(n_replicates: int, n: int) -> bool:

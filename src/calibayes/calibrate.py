@@ -4,7 +4,9 @@
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,12 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from calibayes._backend.arguments import display
-from calibayes._backend.distributed import agree, raise_distributed_errors
+from calibayes._backend.distributed import DistributedError, agree, raise_distributed_errors
 from calibayes._backend.memory import clear_caches_if_full
 from calibayes._backend.rng import split_key
+from calibayes._backend.warnings import CheckpointError
+from calibayes._core.precision import PrecisionCheck, PrecisionError, double_precision, is_double
+from calibayes._core.status import Code, Diagnostic, Severity
 from calibayes._core.target import make_target
 from calibayes._validate.data import Observations, check_data
 from calibayes._validate.settings import (
@@ -37,13 +42,14 @@ from calibayes.requery import Calibration, Inputs
 from calibayes.result import Result
 from calibayes.samplers import MCMC, SMC, Sampler, Transport
 from calibayes.solve.bracket import Bracket
-from calibayes.solve.checkpoint import Checkpoint, check_path, fingerprint
+from calibayes.solve.checkpoint import Checkpoint, check_path, fingerprint, lock_checkpoint
 from calibayes.solve.prefetch import prefetch_programs
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.robbins_monro import RobbinsMonro
 from calibayes.solve.search import Search
 from calibayes.solve.solver import Solver
-from calibayes.solve.verify import verify
+from calibayes.solve.ties import label_equal_replicates
+from calibayes.solve.verify import Verified, verify
 
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "auto": lambda: Transport(audit=True),
@@ -129,7 +135,7 @@ def calibrate(
     TypeError, ValueError
         If an argument is invalid, before anything is compiled.
     CheckpointError
-        If `checkpoint` is damaged or belongs to another calibration.
+        If `checkpoint` is damaged, belongs to another calibration, or is in use by another process.
 
     Warns
     -----
@@ -169,26 +175,29 @@ def calibrate(
     key = as_key(seed)
     counts_key, _, search_key, draw_key = _split(key)
 
-    saved = _open_checkpoint(
+    with _open_checkpoint(
         path,
         max_iterations,
         (sampler, search),
         _call(model, observations, replicates)
         | {"sampler": sampler, "search": search, "region": region, "estimate": estimate, "draws": draws}
         | {"level": level, "tolerance": tolerance, "seed": key, "eta_init": eta_init},
-    )
-    counts = draw_counts(replicates, counts_key, observations.n)
-    target = make_target(model, observations.data, counts, observations.dim, pad=not sampler.reads_data)
-    sampler.check(target)
-    initial_draws = None
-    if validated_draws is not None:
-        target, initial_draws = check_initial_risk(target, validated_draws)
-    saved.load(target)
-    problem = CoverageProblem(target, sampler, region, level, estimate, search_key, initial_draws)
-    prefetch_programs(problem)
-    with LiveLine(progress, size) as live:
-        solver = Solver(search, tolerance, max_iterations, saved, live, started)
-        verified = verify(solver, solver.solve(problem, eta_init))
+    ) as saved:
+        counts = draw_counts(replicates, counts_key, observations.n)
+        labels = label_equal_replicates(observations.data, counts)
+
+        def make_problem() -> CoverageProblem:
+            target = make_target(model, observations.data, counts, observations.dim, pad=not sampler.reads_data)
+            sampler.check(target)
+            initial_draws = None
+            if validated_draws is not None:
+                target, initial_draws = check_initial_risk(target, validated_draws)
+            return CoverageProblem(target, sampler, region, level, estimate, search_key, initial_draws, labels=labels)
+
+        with LiveLine(progress, size) as live:
+            precision = PrecisionCheck(model, observations.data)
+            solver = Solver(search, tolerance, max_iterations, saved, live, started, precision)
+            verified, double = _solve(solver, make_problem, eta_init)
     settings = {
         "estimate": estimate,
         "bootstrap": bootstrap,
@@ -211,6 +220,7 @@ def calibrate(
         counts=counts if isinstance(counts, np.ndarray) else None,
         settings=settings,
         key=draw_key,
+        double=double,
     )
     solution = verified.solution
     return Calibration(
@@ -299,6 +309,35 @@ def _paper_settings(options: dict[str, Any], sampler: Sampler) -> dict[str, Any]
     return settings | options | {"sampler": sampler}
 
 
+def _solve(solver: Solver, make_problem: Callable[[], CoverageProblem], eta: float | None) -> tuple[Verified, bool]:
+    """Solve a problem, in double precision if single precision does not resolve its posteriors.
+
+    Returns the verified solution, and whether it is in double precision although JAX's setting is single precision.
+    """
+    reason = None
+    if not solver.checkpoint.in_double:
+        try:
+            return _solve_once(solver, make_problem(), eta), False
+        except PrecisionError as error:
+            if is_double():
+                raise
+            reason = str(error)
+            solver.checkpoint.restart_in_double()
+    with double_precision(True):
+        verified = _solve_once(solver, make_problem(), eta)
+    message = f"The calibration was computed in double precision{'' if reason is None else f', because {reason}'}"
+    finding = Diagnostic(Code.DOUBLE_PRECISION, Severity.INFO, 0, message)
+    iterate = verified.solution.iterate
+    iterate = replace(iterate, diagnostics=(finding, *iterate.diagnostics))
+    return replace(verified, solution=replace(verified.solution, iterate=iterate)), True
+
+
+def _solve_once(solver: Solver, problem: CoverageProblem, eta: float | None) -> Verified:
+    solver.checkpoint.load(problem.target)
+    prefetch_programs(problem)
+    return verify(solver, solver.solve(problem, eta))
+
+
 def _split(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:
     """Return keys for the counts, the check of the initial draws, the search and the reported draws."""
     counts_key, check_key, run_key = split_key(key, 3)
@@ -336,15 +375,26 @@ def _call(model: GibbsModel, observations: Observations, replicates: object) -> 
     }
 
 
+@contextmanager
 def _open_checkpoint(
     path: Path | None, max_iterations: int, user_objects: tuple[object, ...], parts: dict[str, Any]
-) -> Checkpoint:
-    """Open the checkpoint, and check that all processes make the same call."""
+) -> Iterator[Checkpoint]:
+    """Lock and open the checkpoint, and check that all processes make the same call."""
     if path is None and jax.process_count() == 1:
-        return Checkpoint()
+        yield Checkpoint()
+        return
     digests = fingerprint(parts)
     parts_of_objects = [part for user_object in user_objects for part in (user_object, *vars(user_object).values())]
     modules = {type(part).__module__ for part in parts_of_objects if isinstance(part, eqx.Module)}
-    saved = Checkpoint(path, digests, max_iterations, frozenset(modules))
-    agree(digests | {"max_iterations": str(max_iterations), "checkpoint": saved.loaded_checksum})
-    return saved
+    call = digests | {"max_iterations": str(max_iterations)}
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lock_checkpoint(path))
+            saved = Checkpoint(path, digests, max_iterations, frozenset(modules))
+        except CheckpointError:
+            # The other processes would wait for this one.
+            with suppress(DistributedError):
+                agree(call | {"checkpoint": "unusable"})
+            raise
+        agree(call | {"checkpoint": saved.loaded_checksum})
+        yield saved

@@ -26,7 +26,8 @@ from jaxtyping import Array, Float
 from calibayes._backend.arguments import display, integer, parameters
 from calibayes._backend.functions import Numbers, static
 from calibayes._backend.jit import light_jit
-from calibayes._core.particles import Particles, inverse_factor, mean_and_covariance, quantile, share_below, transform
+from calibayes._backend.linalg import inverse_factor
+from calibayes._core.particles import Particles, mean_and_covariance, quantile, share_below, transform
 from calibayes._core.target import Target, log_density
 
 __all__ = [
@@ -412,7 +413,11 @@ def as_region(region: str | Region) -> Region:
 
 @light_jit
 def critical_levels(
-    target: Target, particles: Particles, eta: Float[Array, ""], region: Region, point: Float[Array, " K"]
+    target: Target,
+    particles: Particles,
+    eta: Float[Array | np.ndarray, ""],
+    region: Region,
+    point: Float[Array | np.ndarray, " K"],
 ) -> Float[Array, " B"]:
     """Return the critical level of a point on each replicate.
 
@@ -434,6 +439,7 @@ def critical_levels(
     Array of shape (B,)
         Critical levels; NaN on replicates where all weights are zero.
     """
+    eta, point = jnp.asarray(eta), jnp.asarray(point)
     density = log_densities_at(target, eta[None], point[None])[0]
     constrained = target.constrained(particles)
     return weighted_critical_levels(constrained, constrained.weights, eta, region, Point(point, density))

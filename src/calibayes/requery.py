@@ -6,9 +6,10 @@ another learning rate.
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import numpy as np
@@ -22,7 +23,8 @@ from calibayes._backend.rng import fold_key, split_key
 from calibayes._backend.versions import versions
 from calibayes._backend.warnings import CalibrationWarning, NotConvergedWarning
 from calibayes._core.curve import Coverage, Curve
-from calibayes._core.particles import Particles, reweight_particles
+from calibayes._core.particles import Particles, host_reweight
+from calibayes._core.precision import double_precision
 from calibayes._core.status import ABOUT_THE_SAMPLER, Code, Diagnostic, Severity, Status, worst
 from calibayes._core.target import Target, make_target
 from calibayes._validate.settings import as_key, check_bootstrap, check_level, check_n_particles
@@ -61,6 +63,8 @@ class RequeryConfig:
 
 
 CONFIG = RequeryConfig()
+
+F = TypeVar("F", bound=Callable[..., Any])
 _VALIDATION_STREAM, _POSTERIOR_STREAM = 5, 6
 """Numbers folded into the key of the draws, for independent random streams."""
 
@@ -89,6 +93,8 @@ class Inputs:
         Key for reported draws and further questions.
     reparametrization : Reparametrization or None
         Map from sampled to reported parameters; None if they are the same.
+    double : bool
+        Whether the calibration is in double precision although JAX's setting is single precision. Default: False.
     """
 
     model: GibbsModel
@@ -100,6 +106,18 @@ class Inputs:
     settings: dict[str, Any]
     key: PRNGKeyArray
     reparametrization: Reparametrization | None = None
+    double: bool = False
+
+
+def _in_own_precision(method: F) -> F:
+    """Run a method of `Calibration` in the precision of its particles."""
+
+    @wraps(method)
+    def call(self: "Calibration", *args: Any, **options: Any) -> Any:
+        with double_precision(self.inputs.double):
+            return method(self, *args, **options)
+
+    return cast(F, call)
 
 
 class _Marginal(NamedTuple):
@@ -153,6 +171,7 @@ class Calibration:
         inputs = replace(self.inputs, reparametrization=reparametrization, data=data, settings=settings)
         return replace(self, inputs=inputs)
 
+    @_in_own_precision
     def result(self, stacklevel: int = 5) -> Result:
         """Return the result, and warn of diagnostics that its user should know about, `stacklevel` frames above."""
         iterate, problem, inputs = self.iterate, self.problem, self.inputs
@@ -189,6 +208,7 @@ class Calibration:
         return result if mapping is None else mapping.transform_result(result)
 
     @raise_distributed_errors()
+    @_in_own_precision
     def at(self, level: float | None, region: str | Region | None) -> Result:
         """Return the result for another level or region."""
         level = self.problem.level if level is None else level
@@ -216,6 +236,7 @@ class Calibration:
         return replace(iterate, diagnostics=(*inherited, *iterate.diagnostics))
 
     @raise_distributed_errors()
+    @_in_own_precision
     def intervals(self, level: float | None, of: object) -> Intervals:
         """Return equal-tailed intervals of linear combinations, each at the eta that calibrates that interval."""
         level = self.problem.level if level is None else level
@@ -299,14 +320,15 @@ class Calibration:
         self, iterate: Iterate, level: float, vector: np.ndarray, curve: Curve, data: Particles
     ) -> "_Marginal":
         """Return the interval at the crossing of a combination's own curve."""
-        eta = curve.eta_hat()
-        shifted = self.problem.target.constrained(reweight_particles(data, as_float(eta - iterate.sampled_eta)))
+        eta, _, jump = curve.attainable_eta()
+        shifted = self.problem.target.constrained(host_reweight(data, eta - iterate.sampled_eta))
         weights = np.asarray(shifted.weights[0], np.float64)
         values = vector @ np.asarray(shifted.theta[:, 0], np.float64)
         bounds = np.quantile(values, _tails(level), weights=weights, method="inverted_cdf")
-        # The joint eta's standard error and refinement are not this interval's.
-        joint = (Code.ETA_SE_UNKNOWN, Code.NOT_REFINED)
+        # The joint eta's standard error, refinement and jump are not this interval's.
+        joint = (Code.ETA_SE_UNKNOWN, Code.NOT_REFINED, Code.LEVEL_NOT_ATTAINED)
         findings = [finding for finding in iterate.diagnostics if finding.code not in joint]
+        findings += [] if jump is None else [self.problem.describe_jump(jump)]
         status = Status.UNRELIABLE if worst(findings) is Severity.ERROR else Status.CONVERGED
         return _Marginal(bounds, eta, curve.eta_se(), status, findings)
 
@@ -320,6 +342,7 @@ class Calibration:
         return _Marginal(bounds, iterate.eta, iterate.eta_se, iterate.status, list(iterate.diagnostics))
 
     @raise_distributed_errors()
+    @_in_own_precision
     def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
         """Return draws of the posterior on the data at any learning rate."""
         draws, _ = _draw(self.inputs.key, self.problem.target.constrained(self._particles_at(eta)))
@@ -327,6 +350,7 @@ class Calibration:
         return draws if mapping is None else mapping.apply(draws)
 
     @raise_distributed_errors()
+    @_in_own_precision
     def level_of(self, theta: object, eta: float | None) -> float:
         """Return the smallest level at which the set on the data contains a point."""
         target = self.problem.target
@@ -354,6 +378,7 @@ class Calibration:
         return particles
 
     @raise_distributed_errors()
+    @_in_own_precision
     def validate(self, bootstrap: object, seed: object) -> Coverage:
         """Return the coverage at eta on replicates that had no part in choosing it."""
         inputs, problem = self.inputs, self.problem
@@ -389,7 +414,7 @@ class Calibration:
         assert initial is not None
         target = target.recentre(problem.target.reference)
         initial = sampler.draw_initial_again(initial_key, target, initial, eta, problem.draws)
-        fresh = replace(problem, target=target)
+        fresh = replace(problem, target=target, labels=None)
         state = sampler.refine(target, sampler.init(init_key, target, initial, eta), Progress().share)
         iterate = fresh.evaluate(state, eta)
         # Averaged over snapshots, as the calibration's curve is.

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import DTypeLike
 
+from calibayes._backend.text import printable
 from calibayes._core.curve import Coverage as Coverage
 from calibayes._core.curve import Curve
 from calibayes._core.status import Diagnostic, Severity, Status, worst
@@ -104,8 +105,10 @@ class Intervals:
         table = [["", f"{percent} low", f"{percent} high", "eta", "se"]]
         for name, bounds, eta, error in zip(self.names, self.bounds, self.eta, self.eta_se, strict=True):
             table.append([name, *(f"{v:.4g}" for v in (*bounds, eta)), f"{error:.2g}"])
-        failed = [f"NOT CONVERGED: {self.names[k]}: {self.messages[k]}" for k in np.flatnonzero(~self.converged)]
-        return "\n".join([*_align(table), *failed])
+        failed = [
+            f"NOT CONVERGED: {printable(self.names[k])}: {self.messages[k]}" for k in np.flatnonzero(~self.converged)
+        ]
+        return printable("\n".join([*_align(table), *failed]), multiline=True)
 
 
 @dataclass(frozen=True, repr=False)
@@ -340,10 +343,11 @@ class Result:
         state = f"\n  NOT CONVERGED: {self.message}"
         if self.converged:
             state = "".join(f"\n  {finding.severity.name.lower()}: {finding.message}" for finding in self.diagnostics)
-        return (
+        text = (
             f"Result(eta = {self.eta:.4g} +- {self.eta_se:.2g}, coverage = {self.coverage!r} "
             f"of {self.level:g} {self.region.name} sets, {len(self.trace)} iterations){state}"
         )
+        return printable(text, multiline=True)
 
     @property
     def means(self) -> Float[np.ndarray, " K"]:
@@ -391,7 +395,7 @@ class Result:
             "",
         ]
         note = "All intervals are at this one learning rate; result.intervals() calibrates each one separately."
-        return "\n".join([*head, *_align(table), "", note])
+        return printable("\n".join([*head, *_align(table), "", note]), multiline=True)
 
     def to_datatree(self) -> Any:
         """Convert to an ArviZ DataTree: posterior, risk of the draws, critical levels of the replicates, trace.
@@ -447,6 +451,7 @@ def _percent(level: float) -> str:
 
 def _align(table: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table, the first column flush left and the others flush right."""
+    table = [[printable(cell) for cell in row] for row in table]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
         "  ".join(

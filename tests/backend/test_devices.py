@@ -16,7 +16,7 @@ from calibayes._backend import devices
 from calibayes._backend.devices import choose_mesh, padded_size
 from calibayes._core.counts import PoissonSpec
 from calibayes._core.particles import normalise
-from calibayes._core.sandwich import influences, matching_eta, mean_shifts
+from calibayes._core.sandwich import influences, mean_shifts
 from calibayes._core.target import Target, evaluate, make_target
 
 N, B, K, M = 101, 10, 3, 24
@@ -93,14 +93,14 @@ def test_other_sums_over_observations_are_those_of_one_device(shape, stored):
         populations = target.select(jnp.zeros(2, int))
         particles = make_particles(populations)
         particles = particles.with_log_weights(normalise(-0.3 * particles.risk))
-        influence = influences(target, particles, jnp.ones(2))
-        eta = matching_eta(influence, particles, jnp.ones(2))
-        results.append((target.totals(), np.asarray(influence)[:, :N], mean_shifts(target, influence), eta))
+        influence, eta = influences(target, particles, 1.0)
+        shifts, relative_totals = mean_shifts(target, influence)
+        results.append((relative_totals, np.asarray(influence)[:, :N], shifts, eta))
         # The padding of the last blocks has no influence.
         assert not np.asarray(influence)[:, N:].any()
     for one, many in zip(*results, strict=True):
         np.testing.assert_allclose(many, one, atol=2e-5 * np.abs(one).max(), rtol=0)
-    np.testing.assert_allclose(results[1][0][0], N)
+    np.testing.assert_allclose(results[1][0][0], 1)
 
 
 def test_calibration_is_that_of_one_device_up_to_one_replicate():

@@ -18,6 +18,7 @@ import calibayes as cb
 import conftest
 import distributed_run
 from calibayes._backend import distributed
+from calibayes.solve.checkpoint import lock_checkpoint
 
 TESTS = Path(conftest.__file__).parent
 NONE = -1
@@ -129,6 +130,18 @@ def test_processes_with_different_data_are_rejected(tmp_path):
     for process in run_calibration(tmp_path / "run.ckpt", seeds=(0, 1)):
         assert process.returncode not in (0, -9)
         assert "DistributedError: the 2 processes of this run differ in: data." in process.stderr
+
+
+def test_checkpoint_in_use_ends_all_processes(tmp_path):
+    """Only process 0 locks the file; the other does not wait for it."""
+    path = tmp_path / "run.ckpt"
+    with lock_checkpoint(path):
+        first, second = run_calibration(path)
+    assert first.returncode == 1
+    assert f"CheckpointError: checkpoint '{path}' is in use by process {os.getpid()} on " in first.stderr
+    assert second.returncode not in (0, -9)
+    assert "DistributedError: the 2 processes of this run differ in: checkpoint." in second.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

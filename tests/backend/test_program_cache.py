@@ -147,7 +147,7 @@ def test_damaged_file_is_replaced(folder, events, damage):
 def test_replaced_tuning_constant_is_another_program(folder, monkeypatch):
     linear_target().recentre(jnp.asarray([0.5]))
     clear_programs()
-    changed = dataclasses.replace(particles_module.CONFIG, ridge=0.5)
+    changed = dataclasses.replace(particles_module.CONFIG, max_unrolled_dim=3)
     monkeypatch.setattr(particles_module, "CONFIG", changed)
     linear_target().recentre(jnp.asarray([0.5]))
     assert len(list(folder.iterdir())) == 2

@@ -191,6 +191,7 @@ def test_peers_pay_for_every_learning_rate(monkeypatch):
     assert measured.skipped == ["c, because blackjax is not installed."] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("peer", "package"), [(peers.nuts, "blackjax"), (peers.numpyro_nuts, "numpyro")])
 def test_effective_sample_size_of_nuts_is_about_its_draws(peer, package):
     """On normal posteriors, with the counts as means."""

@@ -52,9 +52,9 @@ def test_ranks_use_weights_and_break_ties_at_random():
 @pytest.mark.parametrize(
     ("sampler", "model"),
     [
-        ("MCMC, RAM", "quantile regression"),
+        pytest.param("MCMC, RAM", "quantile regression", marks=pytest.mark.slow),
         pytest.param("SMC, random walk", "bounded rates", marks=pytest.mark.slow),
-        pytest.param("transport", "normal mean", marks=pytest.mark.slow),
+        ("transport", "normal mean"),
     ],
 )
 def test_ranks_of_true_parameters_are_uniform(sampler, model):

@@ -88,18 +88,27 @@ def test_mean_and_covariance_match_numpy():
         np.testing.assert_allclose(covariance[b], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_factor_is_a_root_of_the_covariance():
-    """Up to the ridge of 1e-5. It is finite for singular matrices."""
-    covariance = ps.covariance(jnp.asarray(THETA), jnp.asarray(WEIGHTS))
-    root = np.asarray(ps.factor(covariance))
-    assert (np.triu(root, 1) == 0).all()
-    scale = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
-    error = (root @ root.transpose(0, 2, 1) - covariance) / (scale[:, :, None] * scale[:, None, :])
-    assert np.abs(error).max() < 3e-5
-    singular = jnp.array([np.zeros((2, 2)), [[1.0, 2.0], [2.0, 4.0]]], float)
-    roots = np.asarray(ps.factor(singular))
-    assert np.isfinite(roots).all()
-    np.testing.assert_allclose(roots[1] @ roots[1].T, singular[1], rtol=1e-4)
+def test_host_functions_agree_with_compiled_ones():
+    """Weights, reweighting, means and covariances by NumPy; weights that are all zero stay so."""
+    log_weights = jnp.log(jnp.asarray(WEIGHTS))
+    particles = ps.Particles(jnp.asarray(THETA), jnp.asarray(RISK), jnp.zeros((B, M)), log_weights)
+    np.testing.assert_allclose(ps.host_means(particles), ps.mean(particles.theta, particles.weights), rtol=1e-5)
+    means, covariances = ps.host_moments(particles)
+    np.testing.assert_allclose(means, ps.host_means(particles))
+    np.testing.assert_allclose(covariances, ps.covariance(particles.theta, particles.weights), rtol=1e-3, atol=1e-4)
+    for step in (0.7, -0.7):
+        expected = ps.reweight_particles(particles, jnp.asarray(step))
+        np.testing.assert_allclose(ps.host_reweight(particles, step).weights, expected.weights, rtol=1e-4, atol=1e-7)
+    shifted = np.asarray(log_weights) + 100
+    shifted[1], shifted[2, 0] = -np.inf, -np.inf
+    np.testing.assert_allclose(ps.host_normalise(shifted), ps.normalise(jnp.asarray(shifted)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("risk", [np.inf, np.nan])
+def test_host_reweighting_drops_particles_without_a_finite_risk(risk):
+    theta, log_weights = jnp.zeros((1, 1, 4)), jnp.log(jnp.array([[0.25, 0.25, 0.5, 0.0]]))
+    particles = ps.Particles(theta, jnp.array([[1.0, risk, 1.0, risk]]), jnp.zeros((1, 4)), log_weights)
+    np.testing.assert_allclose(ps.host_reweight(particles, -1.0).weights, [[1 / 3, 0, 2 / 3, 0]], rtol=1e-6)
 
 
 TIED = np.array([3.0, 1.0, 3.0, -2.0, 7.0, 3.0, 1.0, 9.0])

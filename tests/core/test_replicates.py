@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 import calibayes as cb
+from calibayes._backend.linalg import factor, inverse_factor
 from calibayes._core.particles import (
     Particles,
     covariance,
-    factor,
-    inverse_factor,
     map_replicates,
     mean_and_covariance,
     reweight_particles,

@@ -98,7 +98,7 @@ def test_ram_learns_the_covariance(key):
     assert abs(correlation - expected) < 0.1
 
 
-@pytest.mark.parametrize("eta", [0.1, 1.0])
+@pytest.mark.parametrize("eta", [pytest.param(0.1, marks=pytest.mark.slow), 1.0])
 def test_polson_scott_agrees_with_metropolis(eta, key):
     """Means and variances of the SVM posterior, on the data and on two bootstrap replicates."""
     target = svm_target()

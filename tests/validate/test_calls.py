@@ -199,10 +199,11 @@ def test_invalid_types_are_rejected(calibrate, case):
         ),
         (lambda: cb.gpc_smc(MODEL, (X, Y), seed=0, sampler="smc"), "To choose another one, use calibrate"),
         (lambda: cb.gpc_mcmc(MODEL, (X, Y), seed=0, sampler="smc"), "To choose another one, use calibrate"),
-        (lambda: cb.bootstrap.Cluster(100, [None, 1, 2]), "groups must be labels of one kind"),
+        (lambda: cb.bootstrap.Cluster(100, [None, 1, 2]), "groups must have a label for every .* 1 are missing"),
+        (lambda: cb.bootstrap.Cluster(100, np.array([1, "a", 2], object)), "groups must be labels of one kind"),
         (
             lambda: cb.bootstrap.Cluster(100, [np.nan, 1, 2]),
-            "groups must have a label for every observation; 1 are NaN",
+            "groups must have a label for every observation; 1 are missing",
         ),
         (
             lambda: cb.regions.Functional(lambda theta: 1 / 0).check(2),

@@ -33,8 +33,8 @@ rewrite(
 rewrite(
     "eigenvalues_not_clipped_from_above",
     "calibayes._backend.linalg:clip_eigenvalues",
-    "(_l + _h) * _e + _b - _a",
-    "(_l + _h) * _e + _b - (_h * _e - matrices)",
+    "np.clip(_v, low, high)",
+    "np.maximum(_v, low)",
     "Clip eigenvalues from below only.",
     tests=[_LINALG],
 )

@@ -195,7 +195,7 @@ rewrite(
 )
 rewrite(
     "influence_negated",
-    "calibayes._core.sandwich:influences",
+    "calibayes._core.sandwich:_influences",
     "-jnp.tensordot(_a, _b, _c)",
     "jnp.tensordot(_a, _b, _c)",
     "Negate the influence of an observation.",
@@ -203,11 +203,27 @@ rewrite(
 )
 rewrite(
     "sandwich_covariance_not_scaled_by_eta",
-    "calibayes._core.sandwich:matching_eta",
-    "_c * _e[:, None, None]",
-    "_c",
+    "calibayes._core.sandwich:influences",
+    "host_inverse_factor(eta * _c)",
+    "host_inverse_factor(_c)",
     "Do not multiply the covariance by eta.",
     tests=[_SANDWICH],
+)
+rewrite(
+    "host_moments_without_weights",
+    "calibayes._core.particles:host_moments",
+    "_c * _w[:, None]",
+    "_c / _w.shape[-1]",
+    "Compute covariances on the host without weights.",
+    tests=["core/test_particles.py"],
+)
+rewrite(
+    "host_weights_moved_in_the_wrong_direction",
+    "calibayes._core.particles:host_reweight",
+    "_l - step * _r",
+    "_l + step * _r",
+    "Reweight on the host in the wrong direction.",
+    tests=["core/test_particles.py"],
 )
 rewrite(
     "pareto_tail_reversed",

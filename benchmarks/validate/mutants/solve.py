@@ -60,9 +60,9 @@ rewrite(
 )
 rewrite(
     "curve_keeps_the_mean_of_the_particles",
-    "calibayes.solve.curve:levels_on_grid",
-    "means_along(_d, _s)",
-    "means_along(_d, 0 * _s)",
+    "calibayes.solve.estimate:points_along",
+    "_means_along(_d, _s)",
+    "_means_along(_d, 0 * _s)",
     "Use the mean at the sampled learning rate along the whole curve.",
     tests=[_CURVE],
 )
@@ -76,9 +76,9 @@ rewrite(
 )
 rewrite(
     "estimate_without_weights",
-    "calibayes.solve.estimate:posterior_mean",
-    "mean(_p.theta, _p.weights)[:, 0]",
-    "_p.theta.mean(-1)[:, 0]",
+    "calibayes._core.particles:host_means",
+    "np.exp(_w)",
+    "np.full(_w.shape, 1 / _w.shape[-1])",
     "Compute the posterior mean without weights.",
     tests=[_ESTIMATE, _VALIDATION],
 )
@@ -92,9 +92,9 @@ rewrite(
 )
 rewrite(
     "means_along_at_one_eta",
-    "calibayes.solve.estimate:means_along",
-    "weights_after(_w, _r, _s)",
-    "weights_after(_w, _r, 0 * _s)",
+    "calibayes.solve.estimate:_means_along",
+    "host_reweight(_p, _s)",
+    "_p",
     "Use the mean at one learning rate for all.",
     tests=[_ESTIMATE, _CURVE],
 )
@@ -165,7 +165,7 @@ rewrite(
 rewrite(
     "draws_left_at_the_sampled_eta",
     "calibayes.solve.problem:CoverageProblem.at_crossing",
-    "reweight_particles(_p, _e)",
+    "host_reweight(_p, _e)",
     "_p",
     "Do not reweight the draws to the calibrated learning rate.",
     tests=[_VALIDATION, "test_requery.py"],

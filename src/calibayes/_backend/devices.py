@@ -1,6 +1,6 @@
 """Computation on several devices, in one process or in several.
 
-Only the sums over observations (the risk, influences, totals of counts) are distributed, by `jax.shard_map` over a
+Only the sums over observations (the risk, influences, sums of counts) are distributed, by `jax.shard_map` over a
 mesh of two axes: each device holds a part of the observations and computes the sums of a part of the replicates, and a
 sum over devices gives every device the result. Counts are a function of the key of a replicate and the index of an
 observation, so they are drawn where they are needed and never exchanged.

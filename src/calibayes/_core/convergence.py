@@ -32,8 +32,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from calibayes._backend.jit import jit
-from calibayes._backend.linalg import cholesky
-from calibayes._core.particles import inverse_factor
+from calibayes._backend.linalg import cholesky, inverse_factor
 
 
 @dataclass(frozen=True)

@@ -143,12 +143,6 @@ class Counts(eqx.Module):
         """Return all counts, including the padding."""
         return jax.lax.map(self.block, self.blocks).reshape(-1, self.n_replicates)
 
-    def totals(self) -> Float[Array, " B"]:
-        """Return the sum of the counts of each replicate."""
-        add = lambda total, elements: total + jax.vmap(self.block)(elements).sum((0, 1))
-        zeros = jnp.zeros(self.n_replicates)
-        return fold_chunks(add, zeros, self.blocks, self.n_blocks, CONFIG.blocks_per_step)
-
     def weighted_sums(self, values: Float[Array, "G L K"]) -> Float[Array, "K B"]:
         """Return the sums over observations of their values times their counts."""
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -52,6 +53,58 @@ class Coverage(float):
         return f"{float(self):.3f} ({low:.3f} to {high:.3f})"
 
 
+@dataclass(frozen=True)
+class CurveConfig:
+    """Constants of steps in a coverage curve."""
+
+    min_jump: float = 0.005
+    """Share of replicates with the same critical eta from which on coverage jumps there. Below it, the level is met
+    to half a percent."""
+    step_back: float = 0.1
+    """Distance in log eta to the left of a jump at which eta is reported, and between critical etas that are different
+    jumps. The Monte Carlo error of a critical level near 0.95, averaged over equal replicates, is about 0.004, which is
+    0.035 in log eta: three such errors."""
+    max_jump_width: float = 0.3
+    """Largest width of a jump in log eta. Many small steps next to each other are a curve, which can meet the level."""
+
+
+CONFIG = CurveConfig()
+
+
+class Jump(NamedTuple):
+    """A jump of the coverage past the level.
+
+    Attributes
+    ----------
+    eta : float
+        Learning rate of the jump.
+    below, above : float
+        Coverage at slightly smaller and slightly larger learning rates.
+    """
+
+    eta: float
+    below: float
+    above: float
+
+
+class AttainableEta(NamedTuple):
+    """The learning rate to report.
+
+    Attributes
+    ----------
+    eta : float
+        Learning rate; 0 or infinity if it lies off the grid.
+    coverage : float
+        Coverage there.
+    jump : Jump or None
+        The jump that keeps coverage from equalling the level; None if it does.
+    """
+
+    eta: float
+    coverage: float
+    jump: Jump | None
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Curve:
     """Critical levels of every replicate on a grid of learning rates around eta-hat.
@@ -72,6 +125,9 @@ class Curve:
     first_critical_levels : ndarray of shape (B,) or None
         Critical levels at the middle learning rate, from the sampler's first set of particles only. Used to estimate
         the correlation between replicates that share draws; None if there is none.
+    n_distinct : int or None
+        Number of replicates that are different data sets; equal ones have the same critical levels. None if all are
+        different.
 
     Examples
     --------
@@ -86,6 +142,7 @@ class Curve:
     level: float
     n_populations: int = 1
     first_critical_levels: Float[np.ndarray, " B"] | None = None
+    n_distinct: int | None = None
 
     def __repr__(self) -> str:
         ends = f" from {self.etas[0]:.3g} to {self.etas[-1]:.3g}" if len(self.etas) else ""
@@ -178,6 +235,42 @@ class Curve:
         low, high = ordered[n_outside - 1], ordered[n_outside]
         return float(np.sqrt(low * high)) if low > 0 and high < np.inf else float(low if low == 0 else high)
 
+    def attainable_eta(self, level: float | None = None) -> "AttainableEta":
+        """Return the learning rate to report: eta-hat, or a smaller one if coverage jumps past the level there.
+
+        Parameters
+        ----------
+        level : float or None
+            Level of the credible sets. Default: the requested level.
+
+        Returns
+        -------
+        AttainableEta
+        """
+        level = self.level if level is None else level
+        critical, eta = self.critical_etas(level), self.eta_hat(level)
+        at_eta = AttainableEta(eta, float((critical >= eta).mean()), None)
+        if self.n_distinct is None:
+            return at_eta
+        values, numbers = np.unique(critical, return_counts=True)
+        near = np.abs(np.log(np.where(values > 0, values, 1e-300) / eta)) < CONFIG.step_back if eta > 0 else values < 0
+        if not (near & (numbers > max(1, CONFIG.min_jump * len(critical)))).any():
+            return at_eta
+        # Critical etas that are closer than their Monte Carlo error are one jump.
+        inside = values[(values > 0) & (values < np.inf)]
+        jumps = np.split(inside, np.flatnonzero(np.diff(np.log(inside)) > CONFIG.step_back) + 1)
+        attained = [jump for jump in jumps if (critical >= jump[0]).mean() >= level]
+        if not attained:
+            return at_eta
+        if np.log(attained[-1][-1] / attained[-1][0]) > CONFIG.max_jump_width:
+            # The middle of the step that ends at eta-hat.
+            previous = max(inside[inside < eta].max(initial=0.0), self.etas[0])
+            return at_eta._replace(eta=float(np.sqrt(previous * eta)))
+        first, last = attained[-1][0], attained[-1][-1]
+        below, above = float((critical >= first).mean()), float((critical > last).mean())
+        gap = np.log(first / max(inside[inside < first].max(initial=0.0), self.etas[0]))
+        return AttainableEta(float(first * np.exp(-min(CONFIG.step_back, gap / 2))), below, Jump(first, below, above))
+
     def band(self, level: float | None = None) -> Float[np.ndarray, "G 2"]:
         """Return pointwise 95% intervals of the coverage.
 
@@ -216,10 +309,30 @@ class Curve:
         level = self.level if level is None else level
         ordered = np.sort(self.critical_etas(level))
         n = len(ordered)
-        spread = np.sqrt(n * level * (1 - level) * self._design_effect(level))
+        spread = n * self.coverage_se(level)
         ranks = np.clip(np.array([-spread, spread]) + (1 - level) * n - 0.5, 0, n - 1)
         low, high = (_order_statistic(ordered, rank) for rank in ranks)
-        return float((high - low) / 2) if low > 0 and np.isfinite(high) else float("inf")
+        if not (low > 0 and np.isfinite(high)):
+            return float("inf")
+        jump = self.attainable_eta(level).jump
+        # The position of a jump has a Monte Carlo error only.
+        return max(float((high - low) / 2), 0.0 if jump is None else jump.eta * CONFIG.step_back / 3)
+
+    def coverage_se(self, level: float | None = None) -> float:
+        """Return the standard error of a coverage that equals `level`.
+
+        Parameters
+        ----------
+        level : float or None
+            Level of the credible sets. Default: the requested level.
+
+        Returns
+        -------
+        float
+            The binomial standard error, increased for the Monte Carlo error that replicates share.
+        """
+        level = self.level if level is None else level
+        return float(np.sqrt(level * (1 - level) * self._design_effect(level) / self.critical_levels.shape[1]))
 
     def _design_effect(self, level: float) -> float:
         """Return the factor by which draws shared between replicates increase the variance of coverage.
@@ -242,6 +355,6 @@ class Curve:
 
 
 def _order_statistic(ordered: np.ndarray, rank: float) -> float:
-    """Return the value at a fractional rank of ordered values, by linear interpolation."""
+    """Return the value at a fractional rank of ordered values, by linear interpolation; 0 next to a 0."""
     low, high = ordered[int(np.floor(rank))], ordered[int(np.ceil(rank))]
-    return float(low if low == high else low + (rank % 1) * (high - low))
+    return float(low if low == high or low == 0 else low + (rank % 1) * (high - low))

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, UInt
 
 from calibayes._backend.jit import jit, light_jit
-from calibayes._backend.linalg import cholesky, diagonal, inverse_cholesky
 from calibayes._backend.rng import unrolled
 
 
@@ -29,9 +29,6 @@ class ParticlesConfig:
     max_unrolled_dim: int = 8
     """Number of parameters up to which the product of a matrix and particles is unrolled into sums; above, it is a
     matrix product. Order-of-magnitude choice; it affects the running time, and results by rounding only."""
-    ridge: float = 1e-5
-    """Ridge added to a correlation matrix before its Cholesky factorisation, about a hundred times the rounding
-    error of float32. It keeps nearly singular matrices positive definite and changes factors by a relative 1e-5."""
     gpu_bits_per_step: int = 4
     """Number of bits of a quantile that are found in one pass over the particles on a GPU, where a pass takes less time
     than its launch. On a CPU it is one bit. Order-of-magnitude choice; results do not depend on it."""
@@ -76,12 +73,12 @@ class Particles(eqx.Module):
         return Particles(self.theta[:, one], self.risk[one], self.log_prior[one], self.log_weights[one])
 
     @jit
-    def select(self, indices: Int[Array, " R"]) -> "Particles":
+    def select(self, indices: Int[Array | np.ndarray, " R"]) -> "Particles":
         """Return the particles of the replicates at `indices`, which may repeat."""
         return Particles(self.theta[:, indices], self.risk[indices], self.log_prior[indices], self.log_weights[indices])
 
     @jit
-    def with_replicates(self, indices: Int[Array, " R"], new: "Particles") -> "Particles":
+    def with_replicates(self, indices: Int[Array | np.ndarray, " R"], new: "Particles") -> "Particles":
         """Return these particles with the replicates at `indices` replaced."""
         return Particles(
             self.theta.at[:, indices].set(new.theta),
@@ -99,16 +96,16 @@ class Particles(eqx.Module):
             uniform_log_weights(ancestors.shape),
         )
 
-    @jit
     def merge_replicates(self) -> "Particles":
         """Return the particles of all replicates as one replicate, for populations of the same density."""
-        merged = Particles(
-            self.theta.reshape(len(self.theta), 1, -1),
-            self.risk.reshape(1, -1),
-            self.log_prior.reshape(1, -1),
-            self.log_weights.reshape(1, -1),
+        theta, risk, log_prior, log_weights = jax.device_get((self.theta, self.risk, self.log_prior, self.log_weights))
+        merged = (
+            theta.reshape(len(theta), 1, -1),
+            risk.reshape(1, -1),
+            log_prior.reshape(1, -1),
+            host_normalise(log_weights.reshape(1, -1)),
         )
-        return merged.with_log_weights(normalise(merged.log_weights))
+        return Particles(*jax.device_put(merged))
 
 
 @jit
@@ -118,7 +115,7 @@ def pool(parts: list[Particles]) -> Particles:
     return pooled.with_log_weights(normalise(pooled.log_weights))
 
 
-def choose(where: Bool[Array, " B"], new: Particles, old: Particles) -> Particles:
+def choose(where: Bool[Array | np.ndarray, " B"], new: Particles, old: Particles) -> Particles:
     """Return the particles of `new` in the replicates where `where` is true, and of `old` in the others."""
     mask = where[:, None]
     return Particles(
@@ -156,6 +153,13 @@ def reweight(
 ) -> Float[Array, "B M"]:
     r"""Return the log-weights $\log w_i - s R_i$, normalised, after a change of the learning rate by a step $s$."""
     return normalise(_unnormalised(log_weights, risk, step))
+
+
+def reweight_with_ess(
+    log_weights: Float[Array, "B M"], risk: Float[Array, "B M"], step: Float[Array, " B"]
+) -> tuple[Float[Array, "B M"], Float[Array, " B"]]:
+    """Return `reweight(log_weights, risk, step)`, and the effective sample size."""
+    return normalise_with_ess(_unnormalised(log_weights, risk, step))
 
 
 @light_jit
@@ -212,7 +216,38 @@ def ess_of_weights(weights: Float[Array, "... M"]) -> Float[Array, "..."]:
     return jnp.where(squares > 0, jnp.square(total) / jnp.where(squares > 0, squares, 1.0), 0.0)
 
 
+def host_normalise(log_weights: Float[np.ndarray, "... M"]) -> Float[np.ndarray, "... M"]:
+    """Return `normalise(log_weights)`, computed by NumPy in double precision."""
+    largest = log_weights.max(-1, keepdims=True)
+    relative = log_weights - np.where(np.isfinite(largest), largest, 0.0).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        normalised = relative - np.log(np.exp(relative).sum(-1, keepdims=True))
+    return np.where(np.isnan(normalised), -np.inf, normalised).astype(log_weights.dtype)
+
+
+def host_reweight(particles: Particles, step: float) -> Particles:
+    """Return `reweight_particles(particles, step)`, with weights computed by NumPy in double precision."""
+    risk, log_weights = jax.device_get((particles.risk, particles.log_weights))
+    alive = np.isfinite(risk) & (log_weights > -np.inf)
+    shifted = np.where(alive, log_weights - step * np.where(alive, risk, 0.0).astype(np.float64), -np.inf)
+    return particles.with_log_weights(jax.device_put(host_normalise(shifted).astype(log_weights.dtype)))
+
+
 # Moments and linear maps
+
+
+def host_means(particles: Particles) -> Float[np.ndarray, "K B"]:
+    """Return the weighted mean of each replicate, computed by NumPy in double precision."""
+    theta, log_weights = jax.device_get((particles.theta, particles.log_weights))
+    return np.einsum("kbm,bm->kb", theta, np.exp(log_weights.astype(np.float64)))
+
+
+def host_moments(particles: Particles) -> tuple[Float[np.ndarray, "K B"], Float[np.ndarray, "B K K"]]:
+    """Return the weighted mean and covariance of each replicate, computed by NumPy in double precision."""
+    means, theta = host_means(particles), np.asarray(particles.theta)
+    weights = np.exp(np.asarray(particles.log_weights, np.float64))
+    centred = np.moveaxis(theta - means[:, :, None], 1, 0)
+    return means, (centred * weights[:, None]) @ np.swapaxes(centred, 1, 2)
 
 
 def mean(theta: Float[Array, "K B M"], weights: Float[Array, "B M"]) -> Float[Array, "K B"]:
@@ -267,35 +302,6 @@ def _transform_in_loop(matrix: Float[Array, "B K K"], theta: Float[Array, "K B M
         return jax.lax.dynamic_update_index_in_dim(transformed, matrix[b] @ theta[:, b], b, 1)
 
     return jax.lax.fori_loop(0, theta.shape[1], set_replicate, jnp.zeros_like(theta))
-
-
-def factor(covariance: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
-    """Return a lower Cholesky factor of each covariance matrix.
-
-    A ridge keeps nearly singular matrices positive definite. A matrix without a factor, such as zero, gets a diagonal
-    one.
-    """
-    scale, correlation, eye = _ridged_correlation(covariance)
-    root = cholesky(correlation)
-    return scale[:, :, None] * jnp.where(jnp.isfinite(root), root, eye)
-
-
-def inverse_factor(covariance: Float[Array, "B K K"]) -> Float[Array, "B K K"]:
-    """Return the inverse of `factor(covariance)`, which whitens particles with these covariances."""
-    scale, correlation, eye = _ridged_correlation(covariance)
-    inverse = inverse_cholesky(correlation)
-    return jnp.where(jnp.isfinite(inverse), inverse, eye) / scale[:, None, :]
-
-
-def _ridged_correlation(
-    covariance: Float[Array, "B K K"],
-) -> tuple[Float[Array, "B K"], Float[Array, "B K K"], Float[Array, "1 K K"]]:
-    """Return standard deviations, correlation matrices with a ridge, and the identity."""
-    eye = jnp.eye(covariance.shape[-1], dtype=covariance.dtype)[None]
-    variance = jnp.maximum(diagonal(covariance), jnp.finfo(covariance.dtype).tiny)
-    scale = jnp.sqrt(variance)
-    correlation = covariance / (scale[:, :, None] * scale[:, None, :])
-    return scale, (correlation * (1 - eye) + eye + CONFIG.ridge * eye) / (1 + CONFIG.ridge), eye
 
 
 # Shares and quantiles

@@ -1,15 +1,23 @@
-"""Check that floats resolve the posterior: differences of its parameters, and differences of their risks."""
+"""Check that floats resolve the posterior: differences of its parameters, and differences of their risks.
 
+Single precision is the default. Where it does not resolve a posterior (parameters far from zero relative to their
+spread, or a loss that is a small difference of large terms), `calibrate` repeats the calibration in double precision.
+"""
+
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from calibayes._backend.jit import light_jit
+from calibayes._backend.functions import host_array
+from calibayes._backend.jit import jit, light_jit
+from calibayes._core.loss import LinearLoss
 from calibayes._core.particles import Particles
-from calibayes._core.target import Target
+from calibayes._core.target import Model, Target, make_target
 
 
 @dataclass(frozen=True)
@@ -18,46 +26,111 @@ class PrecisionConfig:
 
     max_risk_rounding: float = 0.1
     """Largest rounding error of eta times the risk. A posterior resolves differences of order one; an error of 0.1
-    changes a density by 10%. Order-of-magnitude choice; it only decides which calls are rejected."""
+    changes a density by 10%. Order-of-magnitude choice; it only decides which calls need double precision."""
     max_spacing: float = 0.05
     """Largest distance between neighbouring floats, in posterior standard deviations. Order-of-magnitude choice; it
-    only decides which calls are rejected."""
+    only decides which calls need double precision."""
+    n_draws: int = 32
+    """Draws at which the risk of a user's loss is computed in double precision too: the standard deviation of its
+    rounding error is then known to 13%."""
+    max_observations: int = 2**14
+    """Largest number of observations of this comparison. Of more, a part is used, and the error scaled up."""
 
 
 CONFIG = PrecisionConfig()
 
 
-def require_precision(target: Target, particles: Particles, eta: float) -> None:
-    """Raise an error if the float type is too coarse for the posterior.
+class PrecisionError(ValueError):
+    """The float type is too coarse for the posterior."""
+
+
+def double_precision(enabled: bool) -> AbstractContextManager[None]:
+    """Return a context in which JAX computes in double precision; with False, in that of the user's configuration."""
+    return jax.enable_x64(True if enabled else jax.config.values["jax_enable_x64"])
+
+
+def is_double() -> bool:
+    """Return whether JAX computes in double precision."""
+    return jax.dtypes.canonicalize_dtype(float) == np.float64
+
+
+class PrecisionCheck:
+    """Check of a calibration's float type.
 
     Parameters
     ----------
-    target : Target
-        Target with its reference inside the posterior.
-    particles : Particles
-        Draws of the posterior on the data.
-    eta : float
-        Their learning rate.
-
-    Raises
-    ------
-    ValueError
-        If the parameters or the risks cannot be resolved.
+    model : Model
+        Loss and prior.
+    data : pytree of ndarray
+        Validated data in double precision.
     """
-    largest, mean, sd, rounding = jax.device_get(_summarize(target, particles))
-    _require_resolved_parameters(largest, mean, sd)
-    _require_resolved_risk(target, eta * float(rounding))
+
+    def __init__(self, model: Model, data: Any):
+        self._model = model
+        self._data = data
+        self._rounding = 0.0
+
+    def check_initial(self, target: Target, particles: Particles, eta: float) -> None:
+        """Check the initial draws on the data.
+
+        Parameters
+        ----------
+        target : Target
+            Target with its reference inside the posterior.
+        particles : Particles
+            Draws of the posterior on the data.
+        eta : float
+            Their learning rate.
+
+        Raises
+        ------
+        PrecisionError
+            If the parameters or the risks cannot be resolved.
+        """
+        theta = np.asarray(target.constrained(particles).theta).reshape(target.dim, -1)
+        _require_resolved_parameters(theta)
+        self._rounding = float(_rounding_error(target))
+        if not (isinstance(target.loss, LinearLoss) or target.mesh is not None or is_double()):
+            self._rounding = max(self._rounding, self._compare_with_double(target, theta))
+        self.check_risk(eta)
+
+    def check_risk(self, eta: float) -> None:
+        """Check the rounding of `eta * risk` at a learning rate.
+
+        Raises
+        ------
+        PrecisionError
+            If it is too large.
+        """
+        rounding = eta * self._rounding
+        if rounding > CONFIG.max_risk_rounding:
+            raise PrecisionError(
+                f"the risk is so large, even at the posterior mean, that {_float_name()} rounds eta * risk to "
+                f"{rounding:.1g} at eta = {eta:.3g}: subtract from the loss the part that does not depend on theta."
+            )
+
+    def _compare_with_double(self, target: Target, theta: Float[np.ndarray, "K M"]) -> float:
+        """Return the standard deviation over draws of the rounding error of the risk on the data."""
+        n, size = int(target.counts.n), theta.shape[1]
+        every = -(-n // CONFIG.max_observations)
+        part = jax.tree.map(lambda leaf: leaf[::every], self._data)
+        draws = theta[:, :: max(1, size // CONFIG.n_draws)][:, None, : CONFIG.n_draws].astype(np.float64)
+        risks = []
+        for enabled in (False, True):
+            with double_precision(enabled):
+                exact = make_target(self._model, part, np.ones((1, -(-n // every))), target.dim)
+                exact = exact.recentre(host_array(target.reference))
+                risks.append(np.asarray(_risk_on_data(exact, host_array(draws)), np.float64))
+        error = risks[0] - risks[1]
+        return float(every * np.std(error[np.isfinite(error)])) if np.isfinite(error).any() else 0.0
+
+
+@jit
+def _risk_on_data(target: Target, theta: Float[Array | np.ndarray, "K 1 M"]) -> Float[Array, "1 M"]:
+    return target.select(jnp.zeros(1, int)).risk(jnp.asarray(theta))
 
 
 @light_jit
-def _summarize(
-    target: Target, particles: Particles
-) -> tuple[Float[Array, " K"], Float[Array, " K"], Float[Array, " K"], Float[Array, ""]]:
-    """Return the largest magnitude, mean and standard deviation of each parameter, and the rounding error of risks."""
-    theta = target.constrained(particles).theta.reshape(target.dim, -1)
-    return jnp.abs(theta).max(1), theta.mean(1), theta.std(1), _rounding_error(target)
-
-
 def _rounding_error(target: Target) -> Float[Array, ""]:
     """Bound the rounding error of a sum over blocks, each rounded by at most half the distance to the next float."""
     losses, n = target.reference_loss, target.counts.n
@@ -66,21 +139,16 @@ def _rounding_error(target: Target) -> Float[Array, ""]:
     return jnp.sqrt(jnp.square(jnp.nextafter(block_sums, jnp.inf) - block_sums).sum())
 
 
-def _require_resolved_risk(target: Target, rounding: float) -> None:
-    if rounding > CONFIG.max_risk_rounding:
-        raise ValueError(
-            f"the risk is so large, even at the posterior mean, that {target.reference_loss.dtype} rounds eta * risk "
-            f"to {rounding:.1g}: subtract from the loss the part that does not depend on theta, or enable JAX's x64."
-        )
-
-
-def _require_resolved_parameters(
-    largest: Float[np.ndarray, " K"], mean: Float[np.ndarray, " K"], sd: Float[np.ndarray, " K"]
-) -> None:
+def _require_resolved_parameters(theta: Float[np.ndarray, "K M"]) -> None:
+    largest, mean, sd = np.abs(theta).max(1), theta.mean(1, dtype=np.float64), theta.std(1, dtype=np.float64)
     coarse = np.spacing(largest) > CONFIG.max_spacing * sd
     if coarse.any():
         k = int(np.argmax(coarse))
-        raise ValueError(
+        raise PrecisionError(
             f"parameter {k} is near {mean[k]:.3g} and its posterior, with standard deviation {sd[k]:.2g}, is too "
-            f"narrow for {largest.dtype}. Centre y and the columns of X, or enable JAX's x64."
+            f"narrow for {_float_name()}. Centre y and the columns of X."
         )
+
+
+def _float_name() -> str:
+    return np.dtype(jax.dtypes.canonicalize_dtype(float)).name

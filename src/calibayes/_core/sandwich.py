@@ -18,41 +18,88 @@ References
 Giordano and Broderick (2023), The Bayesian infinitesimal jackknife for variance, arXiv:2305.06466.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from calibayes._backend.devices import SHARDED, map_over_devices, sum_over_devices
-from calibayes._backend.jit import jit
+from calibayes._backend.functions import host_array
+from calibayes._backend.jit import jit, light_jit, prefetch
+from calibayes._backend.linalg import host_inverse_factor
 from calibayes._core import counts as counts_module
 from calibayes._core.counts import divide_up, fold_chunks
-from calibayes._core.particles import Particles, covariance, inverse_factor, mean
+from calibayes._core.particles import Particles
 from calibayes._core.risk import block_length
 from calibayes._core.target import Target
 
 
-@jit
-def influences(target: Target, particles: Particles, eta: Float[Array, " R"]) -> Float[Array, "K N"]:
-    """Return the influence of every observation on the posterior mean of the data.
+class Influences(NamedTuple):
+    """Influences of the observations on the posterior mean of the data.
+
+    Attributes
+    ----------
+    values : Array of shape (K, N)
+        Influence of every observation. Zero for padding.
+    matching_eta : float
+        Learning rate at which the posterior covariance matches the sandwich covariance; infinite if no observation has
+        an influence.
+    """
+
+    values: Float[Array, "K N"]
+    matching_eta: float
+
+
+def influences(target: Target, particles: Particles, eta: float) -> Influences:
+    """Return the influences of all observations.
 
     Parameters
     ----------
     target : Target
         Target of the calibration.
     particles : Particles
-        Draws of the posterior on the data, in R populations.
-    eta : Array of shape (R,)
-        Learning rate of each population.
+        Draws of the posterior on the data, in one or more populations.
+    eta : float
+        Learning rate of the draws.
 
     Returns
     -------
-    Array of shape (K, N)
-        Influences, averaged over populations. Zero for padding.
+    Influences
     """
-    theta = particles.theta
-    centred = theta - mean(theta, particles.weights)[:, :, None]
-    scaled = (centred * (eta[:, None] * particles.weights)[None] / theta.shape[1]).reshape(len(theta), -1)
-    losses_of = target.losses(theta.reshape(len(theta), 1, -1))
+    theta, log_weights = jax.device_get((particles.theta, particles.log_weights))
+    dim, n_populations, _ = theta.shape
+    # All populations together: within one, recently resampled draws have too little spread.
+    theta = theta.reshape(dim, -1).astype(np.float64)
+    weights = np.exp(log_weights.astype(np.float64)).reshape(-1) / n_populations
+    centred = theta - (theta @ weights)[:, None]
+    whiten = host_inverse_factor(eta * ((centred * weights) @ centred.T)[None])[0]
+    arrays = (theta[:, None], eta * weights * centred, whiten)
+    values, trace = _influences(target, *(host_array(array) for array in arrays))
+    with np.errstate(divide="ignore"):
+        return Influences(values, float(np.divide(dim, np.float64(trace))))
+
+
+def prefetch_influences(target: Target, n_draws: int) -> Float[Array, "K N"]:
+    """Start to compile `influences` of `n_draws` draws in total, and return the shape of its values."""
+    dim, dtype = target.dim, target.reference.dtype
+    shapes = ((dim, 1, n_draws), (dim, n_draws), (dim, dim))
+    return prefetch(_influences, target, *(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes))[0]
+
+
+@jit
+def _influences(
+    target: Target,
+    theta: Float[Array | np.ndarray, "K 1 M"],
+    scaled: Float[Array | np.ndarray, "K M"],
+    whiten: Float[Array | np.ndarray, "K K"],
+) -> tuple[Float[Array, "K N"], Float[Array, ""]]:
+    """Return the influences, and the trace of their whitened covariance.
+
+    `scaled` are the centred particles times their weights and the learning rate.
+    """
+    losses_of = target.losses(jnp.asarray(theta))
 
     def set_chunk(influence, chunk):
         indices, data = chunk
@@ -63,56 +110,38 @@ def influences(target: Target, particles: Particles, eta: Float[Array, " R"]) ->
 
     def on_device(reference_loss, data):
         n_stored, length = reference_loss.shape
-        zeros, indices = jnp.zeros((n_stored, length, len(theta)), theta.dtype), jnp.arange(n_stored)
+        zeros, indices = jnp.zeros((n_stored, length, len(theta)), scaled.dtype), jnp.arange(n_stored)
         n_blocks = jnp.minimum(divide_up(target.counts.n, length), n_stored)
         return fold_chunks(set_chunk, zeros, (indices, data), n_blocks, counts_module.CONFIG.blocks_per_step)
 
     padded = map_over_devices(target.mesh, on_device, target.reference_loss, target.data).reshape(-1, len(theta)).T
     is_observation = jnp.arange(padded.shape[1], dtype=target.counts.n.dtype) < target.counts.n
-    return jnp.where(is_observation[None], padded, 0.0)
-
-
-def matching_eta(influence: Float[Array, "K N"], particles: Particles, eta: Float[Array, " R"]) -> Float[Array, ""]:
-    """Return the learning rate at which the posterior covariance matches the sandwich covariance.
-
-    Parameters
-    ----------
-    influence : Array of shape (K, N)
-        The value of `influences` for these particles.
-    particles : Particles
-        Draws of the posterior on the data, in R populations.
-    eta : Array of shape (R,)
-        Learning rate of each population.
-
-    Returns
-    -------
-    Array
-        Learning rate.
-    """
-    unit_covariance = covariance(particles.theta, particles.weights) * eta[:, None, None]
-    whiten = inverse_factor(unit_covariance.mean(0, keepdims=True))[0]
+    influence = jnp.where(is_observation[None], padded, 0.0)
     blocks = influence.T.reshape(-1, block_length(len(influence)), len(influence))
     # Block by block, so that the sum does not depend on the padding.
     add = lambda total, chunk: total + jnp.square(jnp.tensordot(chunk, whiten, ((2,), (1,)))).sum()
     zero, n_blocks = jnp.zeros((), influence.dtype), jnp.asarray(len(blocks))
-    return len(influence) / fold_chunks(add, zero, blocks, n_blocks, counts_module.CONFIG.blocks_per_step)
+    return influence, fold_chunks(add, zero, blocks, n_blocks, counts_module.CONFIG.blocks_per_step)
 
 
-def mean_shifts(target: Target, influence: Float[Array, "K N"]) -> Float[Array, "K B"]:
-    """Return the first-order shift of the posterior mean of each replicate.
+@light_jit
+def mean_shifts(target: Target, influence: Float[Array, "K N"]) -> tuple[Float[Array, "K B"], Float[Array, " B"]]:
+    """Return the first-order shift of the posterior mean of each replicate, and the totals of the counts.
 
     Parameters
     ----------
     target : Target
         Target of the calibration.
     influence : Array of shape (K, N)
-        The value of `influences`.
+        The values of `influences`.
 
     Returns
     -------
-    Array of shape (K, B)
+    shifts : Array of shape (K, B)
         Shifts, for counts scaled to a sum of N: the total of the counts affects the width of a posterior but not its
         location.
+    relative_totals : Array of shape (B,)
+        Totals of the counts relative to N.
     """
     # A column of ones gives the totals of the counts in the same pass.
     values = jnp.concatenate([influence, jnp.ones_like(influence[:1])]).T.reshape(*target.reference_loss.shape, -1)
@@ -121,5 +150,6 @@ def mean_shifts(target: Target, influence: Float[Array, "K N"]) -> Float[Array, 
     specs = (SHARDED, counts.partition_specs())
     *sums, totals = sum_over_devices(target.mesh, weighted_sums, specs, values, counts)
     weighted = jnp.stack(sums)
+    relative_totals = totals / counts.n.astype(float)
     # Replicate 0, the data, has the sum of the influences.
-    return weighted * (counts.n.astype(float) / totals)[None] - weighted[:, :1]
+    return weighted / relative_totals[None] - weighted[:, :1], relative_totals

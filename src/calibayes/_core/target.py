@@ -111,9 +111,9 @@ class Target(eqx.Module):
         return self.select(jnp.asarray([index]))
 
     @jit
-    def select(self, indices: Int[Array, " R"]) -> "Target":
+    def select(self, indices: Int[Array | np.ndarray, " R"]) -> "Target":
         """Return the target of the replicates at `indices`, which may repeat."""
-        return replace(self, counts=self.counts.select(indices))
+        return replace(self, counts=self.counts.select(jnp.asarray(indices)))
 
     def subsample(self, key: PRNGKeyArray, n: int) -> "Target":
         """Return the target of a stratified subsample of the data, without bootstrap replicates.
@@ -168,12 +168,6 @@ class Target(eqx.Module):
         # Minus infinity would win every comparison: it is a failure as well.
         return jnp.where(risk == -jnp.inf, jnp.nan, risk)
 
-    def totals(self) -> Float[Array, " B"]:
-        """Return the sum of the counts of each replicate."""
-        return sum_over_devices(
-            self.mesh, lambda counts: counts.totals(), (self.counts.partition_specs(),), self.counts
-        )
-
     def losses(self, z: Float[Array, "K B M"]) -> Callable[[Any], list[Float[Array, "B M"]]]:
         """Return a function of a block of observations that gives the losses at coordinates for each of them."""
         theta, loss = self.coordinates.constrain(z), self.loss
@@ -204,7 +198,7 @@ class Target(eqx.Module):
         log_prior = particles.log_prior - self.coordinates.log_jacobian(z)
         return Particles(self.coordinates.constrain(z), particles.risk, log_prior, particles.log_weights)
 
-    def recentre(self, reference: Float[Array, " K"]) -> "Target":
+    def recentre(self, reference: Float[Array | np.ndarray, " K"]) -> "Target":
         """Return the same target with risks relative to another reference."""
         return recentre(self, reference)
 
@@ -308,8 +302,9 @@ def _gather_observations(target: Target, indices: Int[Array, " S"]) -> tuple[PyT
 
 
 @jit
-def recentre(target: Target, reference: Float[Array, " K"]) -> Target:
+def recentre(target: Target, reference: Float[Array | np.ndarray, " K"]) -> Target:
     """Return the same target with risks relative to another reference."""
+    reference = jnp.asarray(reference)
     loss = target.loss
     data = target.data
     if isinstance(loss, LinearLoss):

@@ -18,11 +18,13 @@ from typing import ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from calibayes._backend.arguments import fraction
-from calibayes._backend.linalg import lower_inverse
-from calibayes._core.particles import Particles, covariance, factor, mean, transform
+from calibayes._backend.functions import host_array
+from calibayes._backend.linalg import factor_and_inverse
+from calibayes._core.particles import Particles, covariance, mean, transform
 from calibayes._core.target import Target
 from calibayes.kernels.base import Kernel, KernelInfo, metropolis, normals_and_uniforms
 
@@ -57,11 +59,11 @@ CONFIG = CrankNicolsonConfig()
 class CrankNicolsonAdaptation(NamedTuple):
     """Adaptation of `CrankNicolson`."""
 
-    logit_step: Float[Array, " B"]
+    logit_step: Float[Array | np.ndarray, " B"]
     """logit(beta) of the Crank-Nicolson step."""
-    log_scale: Float[Array, " B"]
+    log_scale: Float[Array | np.ndarray, " B"]
     """Logarithm of the scale of the random walk, in units of the factor L."""
-    steps: Int[Array, " B"]
+    steps: Int[Array | np.ndarray, " B"]
     """Number of updates so far."""
 
 
@@ -103,10 +105,7 @@ class CrankNicolson(Kernel[CrankNicolsonAdaptation]):
 
     def init(self, covariance: Float[Array, "B K K"]) -> CrankNicolsonAdaptation:
         n_replicates, dim, _ = covariance.shape
-        logit_step = jnp.full(n_replicates, CONFIG.initial_logit_step, covariance.dtype)
-        # 2.38 / sqrt(K) is the optimal scale of a random walk on a normal target (Gelman, Roberts and Gilks 1996).
-        log_scale = jnp.full_like(logit_step, jnp.log(2.38 / dim**0.5))
-        return CrankNicolsonAdaptation(logit_step, log_scale, jnp.zeros(n_replicates, int))
+        return CrankNicolsonAdaptation(*(jnp.asarray(leaf) for leaf in initial_adaptation(n_replicates, dim)))
 
     def step(
         self,
@@ -121,8 +120,8 @@ class CrankNicolson(Kernel[CrankNicolsonAdaptation]):
         normal, uniform = normals_and_uniforms(keys, theta, 2)
         log_uniforms, is_walk = jnp.log(uniform[0]), uniform[1] < CONFIG.random_walk_probability
         centre = mean(theta, particles.weights)[:, :, None]
-        root = factor(covariance(theta, particles.weights))
-        u = transform(lower_inverse(root), theta - centre)
+        root, inverse = factor_and_inverse(covariance(theta, particles.weights))
+        u = transform(inverse, theta - centre)
         beta = jax.nn.sigmoid(adaptation.logit_step)[:, None]
         shrinkage = jnp.where(is_walk, 1.0, jnp.sqrt(1 - jnp.square(beta)))
         noise_scale = jnp.where(is_walk, jnp.exp(adaptation.log_scale)[:, None], beta)
@@ -149,6 +148,14 @@ class CrankNicolson(Kernel[CrankNicolsonAdaptation]):
             adaptation.log_scale + gain * (walk_acceptance - CONFIG.random_walk_acceptance),
             steps,
         )
+
+
+def initial_adaptation(n_replicates: int, dim: int) -> CrankNicolsonAdaptation:
+    """Return the initial adaptation as host arrays, which compiles nothing."""
+    logit_step = host_array(np.full(n_replicates, CONFIG.initial_logit_step))
+    # 2.38 / sqrt(K) is the optimal scale of a random walk on a normal target (Gelman, Roberts and Gilks 1996).
+    log_scale = np.full_like(logit_step, np.log(2.38 / dim**0.5))
+    return CrankNicolsonAdaptation(logit_step, log_scale, np.zeros(n_replicates, int))
 
 
 def _mean_where(mask: Bool[Array, "B M"], probability: Float[Array, "B M"]) -> Float[Array, " B"]:

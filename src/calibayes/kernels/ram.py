@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from calibayes._backend.arguments import fraction, positive
-from calibayes._core.particles import Particles, factor, transform
+from calibayes._backend.linalg import factor
+from calibayes._core.particles import Particles, transform
 from calibayes._core.target import Target
 from calibayes.kernels.base import Kernel, KernelInfo, metropolis, random_walk_noise
 

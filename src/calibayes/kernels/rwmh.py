@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from calibayes._backend.arguments import fraction
-from calibayes._core.particles import Particles, covariance, factor, transform
+from calibayes._backend.linalg import factor
+from calibayes._core.particles import Particles, covariance, transform
 from calibayes._core.target import Target
 from calibayes.kernels.base import Kernel, KernelInfo, metropolis, random_walk_noise
 

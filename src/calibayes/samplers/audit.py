@@ -1,27 +1,29 @@
 r"""Audit of particles on some replicates by an independent sampler.
 
 Importance weights cannot reveal a mode that no particle visited, nor a bound that a map moved particles across: there
-the weights are nearly equal, and wrong. The audit therefore samples `N_POPULATIONS` replicates again, by tempering from
-the prior, twice. Half of these replicates are chosen at random; the other half are those whose posterior mean is
-farthest from that on the data. The difference between the two runs estimates the Monte Carlo error, and the critical
-levels of the audited particles are compared with the mean of the two.
+the weights are nearly equal, and wrong. The audit therefore samples `N_POPULATIONS` replicates again, twice: by
+tempering from the prior; or, if the posteriors are log-concave, which have neither, by importance sampling from a
+Student t distribution, whose weights are bounded (`calibayes.samplers.importance`). Half of these replicates are chosen
+at random; the other half are those whose posterior mean is farthest from that on the data. The difference between the
+two runs estimates the Monte Carlo error, and the critical levels of the audited particles are compared with the mean of
+the two.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from calibayes._backend.functions import as_float
-from calibayes._backend.jit import light_jit
-from calibayes._backend.rng import split_key, unrolled
-from calibayes._core.particles import Particles, ess, mean
+from calibayes._backend.functions import host_array
+from calibayes._backend.rng import split_key
+from calibayes._core.particles import Particles
 from calibayes._core.target import Target
 from calibayes.regions import Region, critical_levels
+from calibayes.samplers.importance import DegenerateWeightsError, Proposal, random_generator, sample, supports
 from calibayes.samplers.initial import temper_from_prior
 from calibayes.samplers.mixing import rejuvenate_until_mixed
 from calibayes.samplers.populations import N_POPULATIONS
@@ -40,8 +42,6 @@ class AuditConfig:
 
 CONFIG = AuditConfig()
 
-_ess = light_jit(ess)
-
 
 class Audit(NamedTuple):
     """Result of an audit.
@@ -53,7 +53,7 @@ class Audit(NamedTuple):
     levels : array of shape (R,)
         Critical levels from the audited particles.
     independent_levels : array of shape (2, R)
-        Critical levels from two independent runs of tempering from the prior.
+        Critical levels from two independent runs of another sampler.
     failed : bool
         Whether the levels differ significantly and materially.
     """
@@ -79,7 +79,7 @@ def audit(
     particles: Particles,
     eta: float,
     region: Region,
-    point: Float[Array, " K"],
+    point: Float[Array | np.ndarray, " K"],
 ) -> Audit:
     """Compare the critical levels of some replicates with those of an independent sampler.
 
@@ -100,20 +100,29 @@ def audit(
     """
     choice_key, *run_keys = split_key(key, 3)
     chosen = _choose_replicates(choice_key, particles)
-    chosen_target = target.select(chosen)
+    chosen_target, audited = target.select(chosen), particles.select(chosen)
     size = particles.risk.shape[-1]
-    levels = np.asarray(critical_levels(chosen_target, particles.select(chosen), as_float(eta), region, point))
-    runs = [_sample_independently(run_key, chosen_target, eta, size) for run_key in run_keys]
-    independent = np.stack(
-        [np.asarray(critical_levels(chosen_target, run, as_float(eta), region, point)) for run in runs]
+    runs = [_sample_independently(run_key, chosen_target, audited, eta, size) for run_key in run_keys]
+    levels, *independent = (
+        np.asarray(critical_levels(chosen_target, sampled, host_array(eta), region, point))
+        for sampled in (audited, *runs)
     )
-    sizes = np.asarray(_ess(particles.select(chosen).log_weights))
-    failed = _levels_differ(levels, independent, size, size / np.maximum(sizes, 1.0))
-    return Audit(np.asarray(chosen) - 1, levels, independent, failed)
+    weights = np.exp(np.asarray(audited.log_weights, np.float64))
+    inflation = size * np.square(weights).sum(-1)
+    failed = _levels_differ(levels, np.stack(independent), size, inflation)
+    return Audit(chosen - 1, levels, np.stack(independent), failed)
 
 
-def _sample_independently(key: PRNGKeyArray, target: Target, eta: float, n_particles: int) -> Particles:
-    """Temper from the prior to `eta`, and rejuvenate until mixed."""
+def _sample_independently(
+    key: PRNGKeyArray, target: Target, audited: Particles, eta: float, n_particles: int
+) -> Particles:
+    """Sample log-concave posteriors by importance sampling; temper others from the prior, and rejuvenate until mixed.
+
+    The proposals are fitted to the audited particles. A bad proposal makes the weights degenerate, but not wrong.
+    """
+    if supports(target):
+        with suppress(DegenerateWeightsError):
+            return sample(random_generator(key), target, Proposal.from_particles(audited), eta, n_particles)
     temper_key, mix_key = split_key(key)
     tempered = temper_from_prior(temper_key, target, eta, n_particles)
     state, _ = rejuvenate_until_mixed(mix_key, target, tempered.particles, eta, min_moves=0)
@@ -153,13 +162,16 @@ def _chi_squared_quantile(df: int) -> float:
     return df * (1 - variance + NormalDist().inv_cdf(1 - CONFIG.significance) * variance**0.5) ** 3
 
 
-@light_jit
-def _choose_replicates(key: PRNGKeyArray, particles: Particles) -> Int[Array, " R"]:
+def _choose_replicates(key: PRNGKeyArray, particles: Particles) -> Int[np.ndarray, " R"]:
     """Choose bootstrap replicates: those whose mean is farthest from that on the data, and others at random."""
-    means = mean(particles.theta, particles.weights)
-    scale = jnp.sqrt(mean(jnp.square(particles.theta - means[:, :, None]), particles.weights)[:, :1])
-    distance = jnp.square((means - means[:, :1]) / jnp.where(scale > 0, scale, 1.0)).sum(0).at[0].set(-1.0)
-    farthest = jax.lax.top_k(distance, N_POPULATIONS // 2)[1]
-    # Random numbers to sort by; the data and the replicates chosen already come last.
-    order = jax.random.uniform(unrolled(key), distance.shape).at[farthest].set(-1.0).at[0].set(-1.0)
-    return jnp.concatenate([farthest, jax.lax.top_k(order, N_POPULATIONS - N_POPULATIONS // 2)[1]])
+    theta, log_weights = jax.device_get((particles.theta, particles.log_weights))
+    weights = np.exp(log_weights)
+    means = np.einsum("kbm,bm->kb", theta, weights)
+    variance = np.square(theta[:, 0] - means[:, :1]) @ weights[0]
+    scale = np.sqrt(np.where(variance > 0, variance, 1.0))
+    distances = np.square((means - means[:, :1]) / scale[:, None]).sum(0)[1:]
+    order = np.argsort(-distances, kind="stable") + 1
+    n_farthest = min(N_POPULATIONS // 2, len(order))
+    others = random_generator(key).permutation(order[n_farthest:])
+    # With few replicates some are audited twice.
+    return np.resize(np.concatenate([order[:n_farthest], others]), N_POPULATIONS)

@@ -161,7 +161,7 @@ class Sampler(eqx.Module, Generic[State]):
             The posteriors to be sampled.
         """
 
-    def prefetch(self, target: Target) -> tuple[Particles, Particles] | None:
+    def prefetch(self, target: Target) -> Particles | None:
         """Start to compile the programs of a calibration (`calibayes._backend.jit.prefetch`).
 
         Called in a thread before the initial draws. Optional; the base class does nothing.
@@ -173,8 +173,8 @@ class Sampler(eqx.Module, Generic[State]):
 
         Returns
         -------
-        tuple of Particles, or None
-            Shapes of the particles on the data and on every replicate; None if they are unknown.
+        Particles or None
+            Shapes of the particles on every replicate; None if they are unknown.
         """
         del target
         return None

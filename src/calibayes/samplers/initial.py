@@ -6,16 +6,18 @@ gradient and no mode; or from draws that the user passes. Tanaka (2024) starts f
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Key, PRNGKeyArray
 
-from calibayes._backend.jit import jit, light_jit
+from calibayes._backend.functions import host_array
+from calibayes._backend.jit import light_jit
 from calibayes._backend.rng import replicate_keys, split_key, unrolled
-from calibayes._core.particles import Particles, mean
+from calibayes._core.coordinates import Coordinates
+from calibayes._core.particles import Particles, host_means
 from calibayes._core.target import Target, evaluate
 from calibayes.samplers.mixing import temper_to
 from calibayes.samplers.tempering import TemperingState, init_coarse
@@ -50,11 +52,14 @@ class InitialDraws(NamedTuple):
         The draws: one replicate, or one replicate per population (`calibayes.samplers.populations`).
     eta : float
         Their learning rate.
+    independent : bool
+        Whether the draws are independent, and not states of Markov chains. Default: False.
     """
 
     target: Target
     particles: Particles
     eta: float
+    independent: bool = False
 
 
 def initial_draws(
@@ -131,12 +136,19 @@ def start_at_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple
     return temper_key, target, state
 
 
-@jit
 def prior_particles(key: PRNGKeyArray, target: Target, n_particles: int) -> Particles:
     """Return independent draws of the prior on every replicate."""
-    draw = lambda key: target.prior.sample(unrolled(key), (n_particles, target.dim)).astype(target.reference.dtype)
-    theta = jax.lax.map(draw, replicate_keys(key, target.n_replicates))
-    return target.evaluate(target.coordinates.unconstrain(jnp.moveaxis(theta, -1, 0)))
+    keys = replicate_keys(key, target.n_replicates)
+    return evaluate(target, sample_prior(keys, target.prior, target.coordinates, target.reference, n_particles))
+
+
+@light_jit
+def sample_prior(
+    keys: Key[Array, " B"], prior: Any, coordinates: Coordinates, reference: Float[Array, " K"], n_draws: int
+) -> Float[Array, "K B M"]:
+    """Return draws of the prior in unbounded coordinates, with the shape and dtype of `reference`."""
+    draw = lambda key: prior.sample(unrolled(key), (n_draws, len(reference))).astype(reference.dtype)
+    return coordinates.unconstrain(jnp.moveaxis(jax.lax.map(draw, keys), -1, 0))
 
 
 def first_learning_rate(risk: Float[np.ndarray, "B M"]) -> float:
@@ -148,7 +160,6 @@ def first_learning_rate(risk: Float[np.ndarray, "B M"]) -> float:
     return 1 / max(float(high - low), 1e-6)
 
 
-@light_jit
-def posterior_mean(target: Target, particles: Particles) -> Float[Array, " K"]:
+def posterior_mean(target: Target, particles: Particles) -> Float[np.ndarray, " K"]:
     """Return the mean of the parameters over replicates (or populations) that share one posterior."""
-    return mean(target.constrained(particles).theta, particles.weights).mean(1)
+    return host_array(host_means(target.constrained(particles)).mean(1))

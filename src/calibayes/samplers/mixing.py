@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit, prefetch
 from calibayes._backend.rng import replicate_keys, split_key
-from calibayes._core.particles import Particles, mean
+from calibayes._core.particles import Particles, host_means, mean
 from calibayes._core.target import Target
 from calibayes.samplers.populations import N_POPULATIONS
 from calibayes.samplers.tempering import (
@@ -33,7 +33,6 @@ from calibayes.samplers.tempering import (
     freeze_replicates,
     init_coarse,
     move_repeatedly,
-    with_adaptation,
 )
 
 
@@ -106,7 +105,7 @@ def rejuvenate_until_mixed(
     """
     max_moves = CONFIG.max_moves if max_moves is None else max_moves
     min_moves = CONFIG.min_moves if min_moves is None else min_moves
-    state, monitor = init_coarse(particles, eta), MixingMonitor.start(particles, min_moves)
+    state, monitor = init_coarse(particles, eta), MixingMonitor.begin(particles, min_moves)
     keys = replicate_keys(key, target.n_replicates)
     state, monitor = _rejuvenate(keys, target, state, monitor, host_array(eta), max_moves)
     return state, monitor.mixed
@@ -120,7 +119,7 @@ def temper_to(keys: Key[Array, " B"], target: Target, state: TemperingState, eta
     RuntimeError
         If a replicate does not reach `eta` within `CONFIG.max_temper_moves` moves.
     """
-    monitor = MixingMonitor.start(state.particles, 0, mixed=True)
+    monitor = MixingMonitor.begin(state.particles, 0, mixed=True)
     for _ in range(CONFIG.max_temper_moves // CONFIG.moves_per_call):
         _, state, _ = _advance(keys, target, state, monitor, host_array(eta), CONFIG.moves_per_call, _NEVER)
         if (np.asarray(state.eta) == host_array(eta)).all():
@@ -153,7 +152,7 @@ def temper_and_mix(
 def prefetch_rejuvenation(keys: Key[Array, " B"], target: Target, particles: Particles) -> None:
     """Start to compile the tempering and rejuvenation of particles of given shapes."""
     state = jax.eval_shape(lambda theta: init_coarse(theta, 0.0), particles)
-    monitor = jax.eval_shape(lambda theta: MixingMonitor.start(theta, 0), particles)
+    monitor = jax.eval_shape(lambda theta: MixingMonitor.from_start(theta, 0, False), particles.theta)
     limits = np.zeros(2, np.int32)
     prefetch(_temper_or_rejuvenate, keys, target, state, monitor, host_array(0.0), limits)
 
@@ -161,8 +160,8 @@ def prefetch_rejuvenation(keys: Key[Array, " B"], target: Target, particles: Par
 class MixingMonitor(eqx.Module):
     """Test whether the chains of each replicate have forgotten their start and no longer drift."""
 
-    start_theta: Float[Array, "K B M"]
-    """Particles at the start of the test."""
+    start: Float[Array, "K B M"]
+    """Particles at the start of the test, standardised in each replicate."""
     start_moves: Int[Array, " B"]
     """Number of moves at the start of the test."""
     test_at: Int[Array, " B"]
@@ -175,23 +174,38 @@ class MixingMonitor(eqx.Module):
     """Smallest number of moves before the drift is tested."""
 
     @staticmethod
-    def start(particles: Particles, min_moves: int, *, mixed: bool = False) -> "MixingMonitor":
+    def begin(particles: Particles, min_moves: int, *, mixed: bool = False) -> "MixingMonitor":
         """Return a monitor of particles that have not moved; with `mixed`, one that counts all replicates as mixed."""
-        dim, n_replicates, _ = particles.theta.shape
-        start = (
+        deviations = np.asarray(particles.theta) - host_means(particles)[:, :, None]
+        sd = deviations.std(-1, keepdims=True)
+        start = jax.device_put(host_array(deviations / np.where(sd > 0, sd, 1.0)))
+        return MixingMonitor.from_start(start, min_moves, mixed)
+
+    @staticmethod
+    def from_start(start: Float[Array, "K B M"], min_moves: int, mixed: bool) -> "MixingMonitor":
+        """Return a monitor of standardised particles that have not moved."""
+        dim, n_replicates, _ = start.shape
+        history = (
             np.zeros(n_replicates, int),
             np.full(n_replicates, _NEVER),
-            np.zeros((dim + 1, n_replicates), particles.theta.dtype),
+            np.zeros((dim + 1, n_replicates), start.dtype),
             np.full(n_replicates, mixed),
             np.array(min_moves),
         )
-        return MixingMonitor(particles.theta, *jax.device_put(start))
+        return MixingMonitor(start, *jax.device_put(history))
 
     def update(self, state: TemperingState) -> "MixingMonitor":
         """Return the monitor after further moves."""
         particles, moves = state.particles, state.moves
-        means, errors = _means_and_errors(particles)
-        correlation = jnp.abs(_correlation(self.start_theta, particles.theta, particles.weights)).max(0)
+        risk = jnp.where(jnp.isfinite(particles.risk), particles.risk, 0.0)
+        values = jnp.concatenate([particles.theta, risk[None]])
+        means = mean(values, particles.weights)
+        deviations = values - means[:, :, None]
+        variances = mean(jnp.square(deviations), particles.weights)
+        sd = jnp.sqrt(jnp.where(variances > 0, variances, 1.0))[:-1]
+        correlation = jnp.abs(mean(self.start * deviations[:-1], particles.weights) / sd).max(0)
+        # The error of the difference of two means.
+        errors = jnp.sqrt(2 * variances / values.shape[-1])
         forgotten = (correlation < CONFIG.max_correlation) & (self.test_at == _NEVER)
         window = jnp.maximum(CONFIG.window_factor * (moves - self.start_moves), self.min_moves)
         test_at = jnp.where(forgotten, self.start_moves + window, self.test_at)
@@ -199,7 +213,7 @@ class MixingMonitor(eqx.Module):
         drifted = (jnp.abs(means - self.means) > CONFIG.max_drift * errors).any(0)
         restart = tested & drifted
         return MixingMonitor(
-            jnp.where(restart[None, :, None], particles.theta, self.start_theta),
+            jnp.where(restart[None, :, None], deviations[:-1] / sd[:, :, None], self.start),
             jnp.where(restart, moves, self.start_moves),
             jnp.where(restart, _NEVER, test_at),
             jnp.where(forgotten[None], means, self.means),
@@ -283,8 +297,7 @@ def _temper_or_rejuvenate(
         state = freeze_replicates(~tempering & monitor.mixed, state, moved)
         return done + schedule.n_moves, state, monitor.update(state)
 
-    first = with_adaptation(state, schedule.kernel)
-    return jax.lax.while_loop(not_done, advance, (jnp.zeros((), np.int32), first, monitor))
+    return jax.lax.while_loop(not_done, advance, (jnp.zeros((), np.int32), state, monitor))
 
 
 @jit
@@ -293,7 +306,7 @@ def _select_replicates(
 ) -> tuple[TemperingState, MixingMonitor]:
     selected = jax.tree.map(lambda leaf: leaf[indices], _without_particles(state))
     selected_monitor = MixingMonitor(
-        monitor.start_theta[:, indices],
+        monitor.start[:, indices],
         monitor.start_moves[indices],
         monitor.test_at[indices],
         monitor.means[:, indices],
@@ -324,23 +337,3 @@ def _without_particles(state: TemperingState) -> TemperingState:
 
 def _with_particles(state: TemperingState, particles: Particles) -> TemperingState:
     return eqx.tree_at(lambda s: s.particles, state, particles, is_leaf=lambda leaf: leaf is None)
-
-
-def _means_and_errors(particles: Particles) -> tuple[Float[Array, "P B"], Float[Array, "P B"]]:
-    """Return the means of the parameters and of the risk, and the error of the difference of two such means."""
-    risk = jnp.where(jnp.isfinite(particles.risk), particles.risk, 0.0)
-    values = jnp.concatenate([particles.theta, risk[None]])
-    means = mean(values, particles.weights)
-    variance = mean(jnp.square(values - means[:, :, None]), particles.weights)
-    return means, jnp.sqrt(2 * variance / values.shape[-1])
-
-
-def _correlation(
-    a: Float[Array, "K B M"], b: Float[Array, "K B M"], weights: Float[Array, "B M"]
-) -> Float[Array, "K B"]:
-    def centred(values):
-        return values - mean(values, weights)[:, :, None]
-
-    a, b = centred(a), centred(b)
-    variances = mean(a * a, weights) * mean(b * b, weights)
-    return mean(a * b, weights) / jnp.sqrt(jnp.where(variances > 0, variances, 1.0))

@@ -14,7 +14,6 @@ depend on the other replicates.
 """
 
 from dataclasses import dataclass, fields, replace
-from functools import partial
 
 import equinox as eqx
 import jax
@@ -25,10 +24,10 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
 from calibayes._backend.rng import fold_in
-from calibayes._core.particles import Particles, choose, covariance, ess, ess_after, resample, reweight
+from calibayes._core.particles import Particles, choose, covariance, ess, ess_after, resample, reweight_with_ess
 from calibayes._core.target import Target
-from calibayes.kernels import CrankNicolson
 from calibayes.kernels.base import Kernel
+from calibayes.kernels.crank_nicolson import CrankNicolson, initial_adaptation
 
 
 @dataclass(frozen=True)
@@ -104,28 +103,16 @@ def init_tempering(kernel: Kernel, particles: Particles, eta: Float[Array, ""]) 
 
 
 def init_coarse(particles: Particles, eta: float) -> TemperingState:
-    """Return the state of particles at `eta` for the kernel of `COARSE_SCHEDULE`, without compiling anything.
-
-    The adaptation is zero; `with_adaptation` replaces it before the first move.
-    """
+    """Return the state of particles at `eta` for the kernel of `COARSE_SCHEDULE`, without compiling anything."""
     dim, n_replicates, _ = particles.theta.shape
-    guess = jax.ShapeDtypeStruct((n_replicates, dim, dim), particles.theta.dtype)
-    adaptation = jax.eval_shape(COARSE_SCHEDULE.kernel.init, guess)
     zero = np.zeros(n_replicates, int)
     history = {
         "eta": np.full(n_replicates, host_array(eta)),
-        "adaptation": jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), adaptation),
+        "adaptation": initial_adaptation(n_replicates, dim),
         "acceptance": np.zeros(n_replicates, particles.theta.dtype),
     }
     counts = dict.fromkeys(("moves", "steps", "resampled", "invalid"), zero)
     return TemperingState(particles, **jax.device_put(history | counts))
-
-
-def with_adaptation(state: TemperingState, kernel: Kernel) -> TemperingState:
-    """Return the state with the initial adaptation of the kernel, if no replicate has moved yet."""
-    particles, first = state.particles, (state.moves == 0).all()
-    initial = kernel.init(covariance(particles.theta, particles.weights))
-    return replace(state, adaptation=jax.tree.map(partial(jnp.where, first), initial, state.adaptation))
 
 
 @jit
@@ -168,8 +155,9 @@ def change_eta(
     particles = state.particles
     step = next_step(particles, eta - state.eta, schedule.ess_target)
     eta_next = jnp.where(step == eta - state.eta, eta, state.eta + step)
-    weighted = particles.with_log_weights(reweight(particles.log_weights, particles.risk, step))
-    degenerate = active & (ess(weighted.log_weights) < schedule.resample_below * weighted.risk.shape[-1])
+    log_weights, sizes = reweight_with_ess(particles.log_weights, particles.risk, step)
+    weighted = particles.with_log_weights(log_weights)
+    degenerate = active & (sizes < schedule.resample_below * weighted.risk.shape[-1])
     resample_keys = step_keys(keys, 0, state.moves)
     return replace(
         state,
@@ -190,15 +178,15 @@ def next_step(particles: Particles, distance: Float[Array, " B"], ess_target: fl
     min_ess = ess_target * ess(log_weights)
     log_low, log_high = jnp.full_like(distance, jnp.log(CONFIG.min_relative_step)), jnp.zeros_like(distance)
 
-    def bisect(_, bracket):
+    def bisect(i, bracket):
         low, high = bracket
-        middle = 0.5 * (low + high)
+        # The first step tries the whole distance.
+        middle = jnp.where(i == 0, high, 0.5 * (low + high))
         enough = ess_after(log_weights, risk, jnp.exp(middle) * distance) >= min_ess
         return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
 
-    low, _ = jax.lax.fori_loop(0, CONFIG.bisection_steps, bisect, (log_low, log_high))
-    reaches_end = ess_after(log_weights, risk, distance) >= min_ess
-    return jnp.where(reaches_end, distance, jnp.exp(low) * distance)
+    low, _ = jax.lax.fori_loop(0, 1 + CONFIG.bisection_steps, bisect, (log_low, log_high))
+    return jnp.where(low == 0, distance, jnp.exp(low) * distance)
 
 
 @jit

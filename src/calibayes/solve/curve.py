@@ -24,7 +24,6 @@ from calibayes._core.curve import Curve
 from calibayes._core.particles import Particles, weights_after
 from calibayes._core.target import Target
 from calibayes.regions import Point, Region, log_densities_at, weighted_critical_levels
-from calibayes.solve.estimate import means_along
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,8 @@ class CurveConfig:
 
 CONFIG = CurveConfig()
 
-PointsOf = Callable[[Particles, np.ndarray], Float[Array, "G K"] | None]
-"""Function of the particles on the data and of G learning rates that returns the point estimate at each; None stands
-for the posterior means."""
+PointsOf = Callable[[Particles, np.ndarray], Float[np.ndarray, "G K"]]
+"""Function of the particles on the data and of G learning rates that returns the point estimate at each."""
 
 
 def local_curve(
@@ -83,34 +81,32 @@ def local_curve(
     for data, replicates in snapshots:
         if data is not previous_data:
             points, previous_data = points_of(data, etas), data
-        by_snapshot.append(levels_on_grid(target, data, replicates, host_array([etas - eta, etas]), region, points))
+        by_snapshot.append(levels_on_grid(target, replicates, host_array([etas - eta, etas]), region, points))
     levels, sizes = zip(*jax.device_get(by_snapshot), strict=True)
-    mean = np.mean(levels, axis=0)[:, 1:]
-    return Curve(etas, mean, np.mean(sizes, axis=0), level, n_populations, levels[0][len(etas) // 2, 1:])
+    mean, ess = np.mean(levels, axis=0)[:, 1:], np.mean(np.median(sizes, axis=-1), axis=0)
+    return Curve(etas, mean, ess, level, n_populations, levels[0][len(etas) // 2, 1:])
 
 
 @jit
 def levels_on_grid(
     target: Target,
-    data: Particles,
     particles: Particles,
-    grid: Float[Array, "2 G"],
+    grid: Float[Array | np.ndarray, "2 G"],
     region: Region,
-    points: Float[Array, "G K"] | None,
-) -> tuple[Float[Array, "G B"], Float[Array, " G"]]:
-    """Return the critical levels and the median effective sample size at each learning rate of a grid.
+    points: Float[Array | np.ndarray, "G K"],
+) -> tuple[Float[Array, "G B"], Float[Array, "G B"]]:
+    """Return the critical levels and the effective sample sizes at each learning rate of a grid.
 
     `grid` holds the differences to the learning rate of the particles, and the learning rates themselves.
     """
-    steps, etas = grid
+    (steps, etas), points = jnp.asarray(grid), jnp.asarray(points)
     constrained = target.constrained(particles)
-    points = means_along(target.constrained(data), steps) if points is None else points
 
     def levels_at_one(inputs):
         step, eta, point, density = inputs
         weights, sizes = weights_after(constrained.log_weights, constrained.risk, jnp.full(target.n_replicates, step))
         levels = weighted_critical_levels(constrained, weights, eta, region, Point(point, density))
-        return levels, jnp.median(sizes)
+        return levels, sizes
 
     # On a CPU one learning rate at a time is as fast and takes less memory; on a GPU each would be a kernel launch.
     batch = None if jax.default_backend() == "cpu" else max(1, CONFIG.batch_numbers // particles.theta.size)
@@ -130,8 +126,8 @@ def half_width(eta: float, variance: float) -> float:
     return float(min(CONFIG.max_half_width, np.sqrt(np.log(2) / max(eta**2 * variance, 1e-12))))
 
 
-def risk_variance(particles: Particles) -> Float[Array, ""]:
-    """Return the variance of the risk over particles, median over replicates."""
+def risk_variances(particles: Particles) -> Float[Array, " B"]:
+    """Return the variance of the risk over the particles of each replicate."""
     risk, weights = jnp.where(jnp.isfinite(particles.risk), particles.risk, 0.0), particles.weights
     centred = risk - (risk * weights).sum(-1)[:, None]
-    return jnp.median((jnp.square(centred) * weights).sum(-1))
+    return (jnp.square(centred) * weights).sum(-1)

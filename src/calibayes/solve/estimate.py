@@ -16,9 +16,10 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from calibayes._backend.functions import host_array
-from calibayes._backend.jit import jit, light_jit
+from calibayes._backend.jit import jit
+from calibayes._backend.linalg import factor
 from calibayes._backend.rng import fold_key, replicate_keys, unrolled
-from calibayes._core.particles import Particles, covariance, factor, mean, reweight_particles, weights_after
+from calibayes._core.particles import Particles, covariance, host_means, host_reweight, mean
 from calibayes._core.target import Target, log_density
 
 ESTIMATES = ("mean", "mode", "minimizer")
@@ -46,13 +47,13 @@ CONFIG = CrossEntropyConfig()
 
 def point_estimate(
     estimate: Estimate, key: PRNGKeyArray, target: Target, particles: Particles, eta: float
-) -> Float[Array, " K"]:
+) -> Float[Array | np.ndarray, " K"]:
     """Return the estimate from the particles on the data."""
     if callable(estimate):
         constrained = target.constrained(particles)
         return jnp.asarray(estimate(constrained.theta[:, 0].T, constrained.weights[0]), float)
     if estimate == "mean":
-        return posterior_mean(target.constrained(particles))
+        return host_array(host_means(target.constrained(particles))[:, 0])
     return _optimum(key, target.replicate(0), particles, host_array([eta]), estimate == "minimizer")
 
 
@@ -63,33 +64,23 @@ def points_along(
     particles: Particles,
     eta: float,
     etas: Float[np.ndarray, " G"],
-) -> Float[Array, "G K"]:
+) -> Float[np.ndarray, "G K"]:
     """Return the estimate at learning rates around `eta`, the particles' own, by reweighting.
 
     An optimum is computed once, at `eta`: the minimizer of the risk does not depend on eta, and the mode hardly.
     """
     if estimate == "mean":
-        return means_along(target.constrained(particles), host_array(etas - eta))
+        return _means_along(target.constrained(particles), etas - eta)
     if callable(estimate):
-        shifted = [(reweight_particles(particles, host_array(other - eta)), other) for other in etas]
-        return jnp.stack([point_estimate(estimate, key, target, *pair) for pair in shifted])
-    point = point_estimate(estimate, key, target, particles, eta)
-    return jnp.broadcast_to(point[None], (len(etas), len(point)))
+        shifted = [(host_reweight(particles, other - eta), other) for other in etas]
+        return host_array([point_estimate(estimate, key, target, *pair) for pair in shifted])
+    point = np.asarray(point_estimate(estimate, key, target, particles, eta))
+    return np.broadcast_to(point[None], (len(etas), len(point)))
 
 
-@jit
-def means_along(particles: Particles, steps: Float[Array, " G"]) -> Float[Array, "G K"]:
+def _means_along(particles: Particles, steps: Float[np.ndarray, " G"]) -> Float[np.ndarray, "G K"]:
     """Return the posterior mean on the data at learning rates that differ from the particles' by `steps`."""
-    log_weights, risk = particles.log_weights[0], particles.risk[0]
-    shape = (len(steps), len(risk))
-    weights, _ = weights_after(jnp.broadcast_to(log_weights, shape), jnp.broadcast_to(risk, shape), steps)
-    return jnp.matmul(weights, particles.theta[:, 0].T, precision="highest")
-
-
-@light_jit
-def posterior_mean(particles: Particles) -> Float[Array, " K"]:
-    """Return the weighted mean of the particles on the data."""
-    return mean(particles.theta, particles.weights)[:, 0]
+    return host_array([host_means(host_reweight(particles, step))[:, 0] for step in steps])
 
 
 @jit

@@ -3,19 +3,19 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from calibayes._backend.jit import light_jit
 from calibayes._core.curve import Coverage, Curve
-from calibayes._core.particles import Particles, quantile
+from calibayes._core.particles import Particles
 from calibayes._core.status import Code, Diagnostic, Severity, Status
 from calibayes._core.target import Target
 from calibayes.regions import Region, critical_levels
 from calibayes.samplers.base import SamplerInfo, SamplerState
-from calibayes.solve.curve import risk_variance
-from calibayes.solve.estimate import posterior_mean
+from calibayes.solve.curve import risk_variances
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,15 @@ class Iterate:
         Whether the sampler has refined `state`.
     status : Status or None
         How the search ended; None before its end.
+    eta_se_along_trace : float
+        Standard error of eta from the slope of the coverage along the trace, which is used where the curve is too
+        narrow for one; infinite if it was not computed.
     """
 
     eta: float
     sampled_eta: float
     coverage: Coverage
-    point: Float[Array, " K"]
+    point: Float[Array | np.ndarray, " K"]
     particles: Particles
     state: SamplerState
     info: SamplerInfo
@@ -122,11 +125,12 @@ class Iterate:
     curve: Curve | None = None
     refined: bool = False
     status: Status | None = None
+    eta_se_along_trace: float = np.inf
 
     @property
     def eta_se(self) -> float:
         """Standard error of eta from the finite number of replicates; infinite if it is unknown."""
-        return np.inf if self.curve is None else self.curve.eta_se()
+        return self.eta_se_along_trace if self.curve is None else min(self.curve.eta_se(), self.eta_se_along_trace)
 
 
 class Summary(NamedTuple):
@@ -134,43 +138,34 @@ class Summary(NamedTuple):
 
     levels: Float[Array, " B"]
     """Critical level of the point on every replicate."""
-    point: Float[Array, " K"]
-    n_invalid: Int[Array, ""]
+    n_invalid: Int[Array, " B"]
     """Number of particles whose risk is NaN."""
-    risk_variance: Float[Array, ""]
-    """Variance of the risk over particles, median over replicates."""
-    intervals: Float[Array, "K 2"]
-    """Marginal credible intervals on the data."""
+    risk_variances: Float[Array, " B"]
+    """Variance of the risk over particles."""
 
 
 @light_jit
 def summarize(
     target: Target,
     particles: Particles,
-    data: Particles,
-    eta: Float[Array, ""],
+    eta: Float[Array | np.ndarray, ""],
     region: Region,
-    point: Float[Array, " K"] | None,
-    level: Float[Array, ""],
+    point: Float[Array | np.ndarray, " K"],
 ) -> Summary:
-    """Return the critical levels of the point, by default the posterior mean, and further summaries.
+    """Return the critical levels of the point, and further summaries.
 
     One program, because each part takes less time than a call.
     """
-    on_data = target.constrained(data)
-    point = posterior_mean(on_data) if point is None else point
     levels = critical_levels(target, particles, eta, region, point)
-    n_invalid = jnp.isnan(particles.risk).sum()
-    intervals = _marginal_intervals(on_data, level)
-    return Summary(levels, point, n_invalid, risk_variance(particles), intervals)
+    n_invalid = jnp.isnan(particles.risk).sum(-1)
+    return Summary(levels, n_invalid, risk_variances(particles))
 
 
-def _marginal_intervals(particles: Particles, level: Float[Array, ""]) -> Float[Array, "K 2"]:
-    theta = jnp.broadcast_to(particles.theta, (len(particles.theta), 2, particles.theta.shape[-1]))
-    tails = jnp.stack([0.5 * (1 - level), 0.5 * (1 + level)])
-    return quantile(
-        theta, jnp.broadcast_to(particles.weights[None], theta.shape), jnp.broadcast_to(tails, theta.shape[:2])
-    )
+def marginal_intervals(particles: Particles, level: float) -> Float[np.ndarray, "K 2"]:
+    """Return the equal-tailed intervals of the parameters from particles on the data."""
+    theta, log_weights = jax.device_get((particles.theta, particles.log_weights))
+    weights, tails = np.exp(log_weights[0].astype(np.float64)), [0.5 * (1 - level), 0.5 * (1 + level)]
+    return np.array([np.quantile(values, tails, weights=weights, method="inverted_cdf") for values in theta[:, 0]])
 
 
 def diagnose(info: SamplerInfo, n_undefined: int, level: float) -> tuple[Diagnostic, ...]:

@@ -75,7 +75,8 @@ def marginal_curves(
     averaged, nearest = np.mean(by_snapshot, axis=0), np.abs(np.log(etas[:, None] / eta_hats)).argmin(0)
     n_populations = problem.sampler.n_populations
     result = [
-        _curve(etas, averaged[r], level, n_populations, by_snapshot[0][r, nearest[r]]) for r in range(len(vectors))
+        problem.with_equal_replicates(_curve(etas, averaged[r], level, n_populations, by_snapshot[0][r, nearest[r]]))
+        for r in range(len(vectors))
     ]
     return result, pool(particles_on_data)
 

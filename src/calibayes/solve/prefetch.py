@@ -47,26 +47,24 @@ def prefetch_programs(problem: CoverageProblem) -> None:
         )
         if signature not in _started:
             _started.add(signature)
-            arguments = (*shapes, problem.estimate == "mean", settings)
-            threading.Thread(target=_prefetch, args=arguments, daemon=True, name="calibayes-prefetch").start()
+            threading.Thread(target=_prefetch, args=(*shapes, settings), daemon=True, name="calibayes-prefetch").start()
 
 
-def _prefetch(
-    target: Target, sampler: Sampler, region: Region, uses_mean: bool, settings: tuple[Hashable, ...]
-) -> None:
+def _prefetch(target: Target, sampler: Sampler, region: Region, settings: tuple[Hashable, ...]) -> None:
     """Trace the programs in order. An error, such as one in the user's loss, is raised again when a program is used."""
-    if settings != trace_settings():
-        return  # set for the thread of the caller only
-    with suppress(Exception):
-        shapes = sampler.prefetch(target)
-        if shapes is None or not uses_mean:
+    # Double precision may be set for the thread of the caller only.
+    with jax.enable_x64(target.reference.dtype == np.float64), suppress(Exception):
+        if settings != trace_settings():
+            return  # another setting of that thread
+        particles = sampler.prefetch(target)
+        if particles is None:
             return
-        data, particles = shapes
         dtype = target.reference.dtype
         number, point = jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct((target.dim,), dtype)
-        prefetch(summarize, target, particles, data, number, region, None, number)
-        grid = jax.ShapeDtypeStruct((2, curves.CONFIG.n_points), dtype)
-        prefetch(levels_on_grid, target, data, particles, grid, region, None)
+        prefetch(summarize, target, particles, number, region, point)
+        n_points = curves.CONFIG.n_points
+        grid, points = jax.ShapeDtypeStruct((2, n_points), dtype), jax.ShapeDtypeStruct((n_points, target.dim), dtype)
+        prefetch(levels_on_grid, target, particles, grid, region, points)
         if sampler.audited:
             chosen = jax.ShapeDtypeStruct((N_POPULATIONS,), np.int32)
             some_target, some = (prefetch(type(whole).select, whole, chosen) for whole in (target, particles))

@@ -6,11 +6,12 @@ from itertools import islice
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from calibayes._backend.functions import host_array
-from calibayes._core.curve import Coverage, Curve
-from calibayes._core.particles import Particles, pool, reweight_particles
+from calibayes._core.curve import Coverage, Curve, Jump
+from calibayes._core.particles import Particles, host_reweight, pool
+from calibayes._core.status import Code, Diagnostic, Severity
 from calibayes._core.target import Target
 from calibayes.regions import Region
 from calibayes.samplers.base import Sampler, SamplerState, Snapshot
@@ -18,7 +19,20 @@ from calibayes.samplers.initial import InitialDraws
 from calibayes.solve import curve as curves
 from calibayes.solve.curve import grid_around, half_width, local_curve
 from calibayes.solve.estimate import Estimate, point_estimate, points_along
-from calibayes.solve.iterate import Iterate, diagnose, summarize
+from calibayes.solve.iterate import Iterate, diagnose, marginal_intervals, summarize
+from calibayes.solve.ties import average_equal
+
+
+@dataclass(frozen=True)
+class ProblemConfig:
+    """Constants of the coverage problem."""
+
+    large_excess: float = 0.02
+    """Excess of the coverage over the level, where coverage jumps, from which on a user should know of it. Order of the
+    Monte Carlo error of a coverage with a few hundred replicates."""
+
+
+CONFIG = ProblemConfig()
 
 
 class NotReachedError(Exception):
@@ -47,6 +61,8 @@ class CoverageProblem:
         The user's draws of the posterior, if any.
     initial : InitialDraws or None
         Initial draws on the data, once they have been drawn.
+    labels : ndarray of shape (B,) or None
+        Labels of the replicates, the same for equal data sets (`calibayes.solve.ties`); None if all are distinct.
     """
 
     target: Target
@@ -57,6 +73,7 @@ class CoverageProblem:
     key: PRNGKeyArray
     draws: Float[Array, "M K"] | None = None
     initial: InitialDraws | None = None
+    labels: Int[np.ndarray, " B"] | None = None
 
     def evaluate(self, state: SamplerState, eta: float, *, refined: bool = False) -> Iterate:
         """Return the coverage at the learning rate of the sampler's state.
@@ -72,25 +89,22 @@ class CoverageProblem:
                 f"{not_reached:,} replicates did not reach eta = {eta:.4g} within the sampler's maximum number of steps"
             )
         data = self.sampler.data(state)
-        point = None if self.estimate == "mean" else self.point(data, eta)
-        summary = summarize(
-            self.target, state.particles, data, host_array(eta), self.region, point, host_array(self.level)
-        )
-        levels, point_values, n_invalid, variance, intervals = jax.device_get(summary)
-        self._require_point(point_values)
-        info = info if info.invalid is not None else info._replace(invalid=int(n_invalid))
-        levels = levels[1:]
+        point = self.point(data, eta)
+        self._require_point(np.asarray(point))
+        summary = jax.device_get(summarize(self.target, state.particles, host_array(eta), self.region, point))
+        info = info if info.invalid is not None else info._replace(invalid=int(summary.n_invalid.sum()))
+        levels = average_equal(summary.levels[1:], self.labels)
         return Iterate(
             eta=eta,
             sampled_eta=eta,
             coverage=Coverage(int((levels <= self.level).sum()), len(levels)),
-            point=summary.point,
+            point=point,
             particles=data,
             state=state,
             info=info,
             diagnostics=diagnose(info, int(np.isnan(levels).sum()), self.level),
-            half_width=half_width(eta, float(variance)),
-            intervals=intervals,
+            half_width=half_width(eta, float(np.median(summary.risk_variances))),
+            intervals=marginal_intervals(self.target.constrained(data), self.level),
             refined=refined,
         )
 
@@ -110,27 +124,55 @@ class CoverageProblem:
     def curve(self, iterate: Iterate, snapshots: Iterable[Snapshot], *, rough: bool = False) -> Curve:
         """Return the coverage curve around the learning rate of the particles."""
 
-        def points_of(data: Particles, etas: np.ndarray) -> Float[Array, "G K"] | None:
-            if self.estimate == "mean":
-                return None
+        def points_of(data: Particles, etas: np.ndarray) -> Float[np.ndarray, "G K"]:
             return points_along(self.estimate, self.key, self.target, data, iterate.eta, etas)
 
         n_points = curves.CONFIG.n_rough_points if rough else curves.CONFIG.n_points
         etas = grid_around(iterate.eta, iterate.half_width, n_points)
         n_populations = self.sampler.n_populations
-        return local_curve(self.target, snapshots, iterate.eta, etas, self.region, points_of, self.level, n_populations)
+        curve = local_curve(
+            self.target, snapshots, iterate.eta, etas, self.region, points_of, self.level, n_populations
+        )
+        return self.with_equal_replicates(curve)
 
-    def at_crossing(self, iterate: Iterate, eta: float) -> Iterate:
-        """Return the iterate at another learning rate on its curve, the particles reweighted to it."""
+    def with_equal_replicates(self, curve: Curve) -> Curve:
+        """Return a curve with the critical levels of equal replicates replaced by their mean."""
+        if self.labels is None:
+            return curve
+        levels = average_equal(curve.critical_levels, self.labels)
+        n_distinct = int(self.labels.max()) + 1
+        return replace(curve, critical_levels=levels, first_critical_levels=None, n_distinct=n_distinct)
+
+    def at_crossing(self, iterate: Iterate) -> Iterate:
+        """Return the iterate at the crossing of its curve, the particles reweighted to it."""
         assert iterate.curve is not None
-        particles = reweight_particles(iterate.particles, host_array(eta - iterate.eta))
+        eta, coverage, jump = iterate.curve.attainable_eta()
+        particles = host_reweight(iterate.particles, eta - iterate.eta)
         point = self.point(particles, eta)
         self._require_point(np.asarray(point))
-        n_covered = int((iterate.curve.critical_etas() >= eta).sum())
-        coverage = Coverage(n_covered, iterate.coverage.n_replicates)
-        return replace(iterate, eta=eta, coverage=coverage, particles=particles, point=point)
+        n_replicates = iterate.coverage.n_replicates
+        findings = iterate.diagnostics if jump is None else (*iterate.diagnostics, self.describe_jump(jump))
+        return replace(
+            iterate,
+            eta=eta,
+            coverage=Coverage(round(coverage * n_replicates), n_replicates),
+            particles=particles,
+            point=point,
+            diagnostics=findings,
+        )
 
-    def point(self, particles: Particles, eta: float) -> Float[Array, " K"]:
+    def describe_jump(self, jump: Jump) -> Diagnostic:
+        """Return a diagnostic of a coverage that jumps past the level."""
+        assert self.labels is not None
+        message = (
+            f"Coverage jumps from {jump.below:.3f} to {jump.above:.3f} at eta = {jump.eta:.4g}, because only "
+            f"{self.labels.max() + 1:,} of {len(self.labels):,} bootstrap replicates are different data sets. The "
+            "reported learning rate is on the conservative side of the jump."
+        )
+        severity = Severity.WARNING if jump.below - self.level > CONFIG.large_excess else Severity.INFO
+        return Diagnostic(Code.LEVEL_NOT_ATTAINED, severity, 0, message)
+
+    def point(self, particles: Particles, eta: float) -> Float[Array | np.ndarray, " K"]:
         """Return the point estimate from particles on the data."""
         point = point_estimate(self.estimate, self.key, self.target, particles, eta)
         if point.shape != (self.target.dim,):

@@ -18,7 +18,7 @@ import numpy as np
 from calibayes._backend.distributed import agree, processes_out_of_sync
 from calibayes._backend.rng import split_key
 from calibayes._core.curve import Curve
-from calibayes._core.precision import require_precision
+from calibayes._core.precision import PrecisionCheck, PrecisionError, is_double
 from calibayes._core.status import Code, Diagnostic, Severity, Status, worst
 from calibayes.samplers.base import SamplerState, Snapshot
 from calibayes.solve.checkpoint import Checkpoint
@@ -26,6 +26,18 @@ from calibayes.solve.iterate import Iterate, TraceRecord
 from calibayes.solve.problem import CoverageProblem, NotReachedError
 from calibayes.solve.progress import Progress
 from calibayes.solve.search import Evaluation, Request, Search, SearchState
+
+
+@dataclass(frozen=True)
+class SolverConfig:
+    """Constants of the solver."""
+
+    slope_range: float = 0.7
+    """Distance in log eta up to which learning rates of the trace show the slope of the coverage at the answer: a
+    factor of two, over which the coverage of a normal posterior is close to linear."""
+
+
+CONFIG = SolverConfig()
 
 _REFINED = (Request.CURVE, Request.REFINED_COVERAGE)
 """Requests before which the sampler refines its state."""
@@ -95,6 +107,8 @@ class Solver:
         Where progress is displayed.
     started : float
         `time.perf_counter()` at the start of the calibration.
+    precision : PrecisionCheck or None
+        Check of the float type. Default: None, no check.
     """
 
     rule: Search
@@ -103,6 +117,7 @@ class Solver:
     checkpoint: Checkpoint
     progress: Progress
     started: float
+    precision: PrecisionCheck | None = None
     latest: SolverState | None = field(default=None, init=False)
     """The state after the last evaluation, from which an interrupted search takes its result."""
 
@@ -115,7 +130,8 @@ class Solver:
             "initial", lambda: sampler.draw_initial(initial_key, problem.target, eta, problem.draws)
         )
         problem = replace(problem, target=initial.target, initial=initial)
-        require_precision(problem.target, initial.particles, initial.eta)
+        if self.precision is not None:
+            self.precision.check_initial(problem.target, initial.particles, initial.eta)
         self.progress.phase("bootstrap replicates")
 
         def start() -> SolverState:
@@ -148,17 +164,18 @@ class Solver:
                 solver_state = self._step(problem, solver_state)
                 self.checkpoint.put(stage, solver_state)
             solver_state, iterate = self._conclude(problem, solver_state)
-            iterate = self.finish(problem, iterate)
+            iterate = self.finish(problem, self._check_rounding(iterate), solver_state.trace)
         except KeyboardInterrupt as error:
             if self.latest.best is None or processes_out_of_sync(error):
                 raise
             iterate = replace(self.latest.best, status=Status.INTERRUPTED)
-            return Solution(problem, self.finish(problem, iterate), self.latest.trace)
+            return Solution(problem, self.finish(problem, iterate, self.latest.trace), self.latest.trace)
         except NotReachedError as error:
             if solver_state.best is None:
                 raise RuntimeError(f"calibration: {error}.") from None
             finding = Diagnostic(Code.NOT_REACHED, Severity.ERROR, 0, f"{error}.")
-            iterate = self.finish(problem, _with(solver_state.best, Status.NOT_REACHED, (finding,)))
+            iterate = _with(solver_state.best, Status.NOT_REACHED, (finding,))
+            iterate = self.finish(problem, iterate, solver_state.trace)
         try:
             self.checkpoint.put(result_stage, (iterate, solver_state.trace))
         except KeyboardInterrupt as error:
@@ -264,7 +281,7 @@ class Solver:
         assert best is not None
         if search.status is Status.CONVERGED:
             if search.from_curve and current.curve is not None:
-                iterate = problem.at_crossing(current, search.eta)
+                iterate = problem.at_crossing(current)
                 return solver_state, _with(iterate, search.status, search.diagnostics)
             solver_state = self._refined_at(problem, solver_state, search.eta)
             assert solver_state.current is not None
@@ -291,13 +308,15 @@ class Solver:
         moved = problem.sampler.move(problem.target, solver_state.state, eta, self.progress.share)
         return self._refine(problem, replace(solver_state, state=moved, eta=eta, current=None))
 
-    def finish(self, problem: CoverageProblem, iterate: Iterate) -> Iterate:
+    def finish(self, problem: CoverageProblem, iterate: Iterate, trace: tuple[TraceRecord, ...]) -> Iterate:
         """Return the iterate with a coverage curve, and with a status that its diagnostics allow."""
         if iterate.curve is None and iterate.status in (Status.INTERRUPTED, Status.NOT_REACHED):
             iterate = replace(iterate, curve=Curve.empty(iterate.coverage.n_replicates, problem.level))
         elif iterate.curve is None:
             snapshot = Snapshot(problem.sampler.data(iterate.state), iterate.state.particles)
             iterate = replace(iterate, curve=problem.curve(iterate, [snapshot]))
+        if iterate.status is Status.CONVERGED and not np.isfinite(iterate.eta_se):
+            iterate = replace(iterate, eta_se_along_trace=_eta_se_along_trace(problem, iterate, trace))
         if iterate.status is Status.CONVERGED and not np.isfinite(iterate.eta_se):
             message = (
                 "The standard error of eta could not be computed because its interval extends beyond the coverage "
@@ -306,6 +325,19 @@ class Solver:
             finding = Diagnostic(Code.ETA_SE_UNKNOWN, Severity.WARNING, 0, message)
             iterate = replace(iterate, diagnostics=(*iterate.diagnostics, finding))
         return check_reliability(iterate)
+
+    def _check_rounding(self, iterate: Iterate) -> Iterate:
+        """Raise an error if single precision is too coarse at the answer; add a diagnostic if double precision is."""
+        if self.precision is None:
+            return iterate
+        try:
+            self.precision.check_risk(iterate.eta)
+        except PrecisionError as error:
+            if not is_double():
+                raise
+            finding = Diagnostic(Code.ROUNDING, Severity.ERROR, 0, f"{str(error).capitalize()}")
+            return replace(iterate, diagnostics=(*iterate.diagnostics, finding))
+        return iterate
 
     def _limit_diagnostic(self, problem: CoverageProblem, solver_state: SolverState) -> Diagnostic:
         message = f"The search stopped after {self.max_iterations} iterations."
@@ -328,6 +360,24 @@ def check_reliability(iterate: Iterate) -> Iterate:
     if iterate.status is Status.CONVERGED and worst(iterate.diagnostics) is Severity.ERROR:
         return replace(iterate, status=Status.UNRELIABLE)
     return iterate
+
+
+def _eta_se_along_trace(problem: CoverageProblem, iterate: Iterate, trace: tuple[TraceRecord, ...]) -> float:
+    """Return the standard error of eta from the slope of coverage in log eta, at the learning rates near the answer.
+
+    Infinite if fewer than two of them show a coverage that is neither zero nor one, or if coverage does not decrease.
+    """
+    assert iterate.curve is not None
+    near = [
+        (np.log(record.eta / iterate.eta), record.coverage)
+        for record in trace
+        if abs(np.log(record.eta / iterate.eta)) <= CONFIG.slope_range and 0 < record.coverage < 1
+    ]
+    if len({distance for distance, _ in near}) < 2:
+        return np.inf
+    distances, coverages = np.array(near).T
+    slope = np.polyfit(distances, coverages, 1)[0]
+    return float(iterate.eta * iterate.curve.coverage_se(problem.level) / -slope) if slope < 0 else np.inf
 
 
 def _stopped_at_limit(finished: tuple[Iterate, tuple[TraceRecord, ...]] | None) -> bool:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes._backend.functions import as_float
+from calibayes._backend.functions import as_float, host_array
 from calibayes._core.particles import Particles, ess
 from calibayes._core.target import Target, evaluate, make_target
 from calibayes.samplers.populations import N_POPULATIONS
-from calibayes.samplers.transport import refit
+from calibayes.samplers.transport import refit as refitting
 from calibayes.samplers.transport.maps import AffineMaps, WhitenedPool, transport_and_weight
 from calibayes.samplers.transport.refit import refit_maps
 from targets import gamma_draws, gamma_target, log_gamma_moments
@@ -36,14 +36,12 @@ class Problem(NamedTuple):
 
     @property
     def exact_maps(self):
-        return AffineMaps(jnp.asarray(self.means.T, float), jnp.asarray(self.roots, float))
+        return AffineMaps(host_array(self.means.T), host_array(self.roots))
 
     @property
     def unshifted_maps(self):
         """Maps of every replicate to the posterior on the data."""
-        centre = np.repeat(np.asarray(self.pool.centre)[:, None], N_REPLICATES, 1)
-        root = np.repeat(np.asarray(self.pool.root)[None], N_REPLICATES, 0)
-        return AffineMaps(jnp.asarray(centre), jnp.asarray(root))
+        return AffineMaps.around(self.pool.centre, self.pool.root, np.ones(N_REPLICATES))
 
 
 def least_squares(dim, n, size, eta=1.0, scale=50.0):
@@ -61,7 +59,11 @@ def least_squares(dim, n, size, eta=1.0, scale=50.0):
     u = np.linalg.solve(np.linalg.cholesky(u @ u.transpose(0, 2, 1) / size), u)
     theta = jnp.asarray(np.moveaxis(means[0][:, None] + roots[0] @ u, 0, 1), float)
     particles = evaluate(target.select(jnp.zeros(N_POPULATIONS, int)), theta)
-    return Problem(target, particles, WhitenedPool.from_particles(particles, as_float(eta)), eta, means, roots)
+    return Problem(target, particles, WhitenedPool.from_particles(particles, eta), eta, means, roots)
+
+
+def refit(pool, maps, log_weights):
+    return refit_maps(pool, maps, log_weights, np.asarray(ess(log_weights)))
 
 
 # Parameters, observations, particles. Moments require 25 effective particles per parameter. If these are less than a
@@ -98,7 +100,7 @@ def test_refits_converge_to_the_exact_posteriors(problem):
     eta, pool, maps = as_float(problem.eta), problem.pool, problem.unshifted_maps
     particles, first_sizes = transport_and_weight(problem.target, pool, maps, eta)
     for fit in range(3):
-        maps = refit_maps(pool, maps, particles.log_weights)
+        maps = refit(pool, maps, particles.log_weights)
         pool = pool.rotated()
         particles, sizes = transport_and_weight(problem.target, pool, maps, eta)
         whitened = np.linalg.solve(problem.roots, (np.asarray(maps.centre).T - problem.means)[..., None])[..., 0]
@@ -123,9 +125,9 @@ def test_replicates_are_refitted_independently(problem):
     """The map of a replicate depends on its own weights only, also among replicates with degenerate weights."""
     eta = as_float(problem.eta)
     particles, _ = transport_and_weight(problem.target, problem.pool, problem.unshifted_maps, eta)
-    expected = refit_maps(problem.pool, problem.unshifted_maps, particles.log_weights)
+    expected = refit(problem.pool, problem.unshifted_maps, particles.log_weights)
     degenerate = particles.log_weights.at[1::2].set(-jnp.inf).at[1::2, 0].set(0.0)
-    refitted = refit_maps(problem.pool, problem.unshifted_maps, degenerate)
+    refitted = refit(problem.pool, problem.unshifted_maps, degenerate)
     np.testing.assert_allclose(refitted.centre[:, ::2], expected.centre[:, ::2], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(refitted.root[::2], expected.root[::2], rtol=1e-4, atol=1e-6)
     assert np.isfinite(refitted.centre).all()
@@ -139,26 +141,48 @@ def test_effective_sample_size_selects_moments_or_regression():
     too_few = np.arange(N_REPLICATES) % 3 == 0
     log_weights = jnp.asarray(np.where(too_few, 3.0, 0.1)[:, None] * rng.normal(size=(N_REPLICATES, 500)), float)
     np.testing.assert_array_equal(np.asarray(ess(log_weights)) < 100, too_few)
-    u, _ = problem.pool.assigned(N_REPLICATES)
-    maps = problem.unshifted_maps
-    by_regression = refit._regression_moments(u, log_weights)[0]
-    steps = np.where(too_few[None], by_regression, refit._weighted_moments(u, log_weights, 100)[0])
-    expected = np.asarray(maps.centre) + np.einsum("bkj,jb->kb", maps.root, steps)
-    np.testing.assert_allclose(refit_maps(problem.pool, maps, log_weights).centre, expected, rtol=1e-4, atol=1e-5)
+    maps, every = problem.unshifted_maps, np.ones(N_REPLICATES, bool)
+    by_regression = refitting._regression_moments(problem.pool, log_weights, every)[0]
+    by_moments = refitting._weighted_moments(problem.pool, log_weights, too_few, every)[0]
+    steps = np.where(too_few[:, None], by_regression, by_moments)
+    expected = np.asarray(maps.centre) + np.einsum("bkj,bj->kb", maps.root, steps)
+    np.testing.assert_allclose(refit(problem.pool, maps, log_weights).centre, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 40, 1000), (4, 60, 500), (6, 300, 150)], ids=["moments", "either", "regression"])
+def test_accelerators_compute_the_sums_of_the_host(shape, monkeypatch):
+    """The compiled sums agree with those of NumPy, also where some replicates have no weight at all."""
+    problem = least_squares(*shape)
+    particles, _ = transport_and_weight(problem.target, problem.pool, problem.unshifted_maps, host_array(problem.eta))
+    log_weights = particles.log_weights.at[7].set(-jnp.inf)
+    expected = refit(problem.pool, problem.unshifted_maps, log_weights)
+    monkeypatch.setattr(refitting.jax, "default_backend", lambda: "gpu")
+    refitted = refit(problem.pool, problem.unshifted_maps, log_weights)
+    # Regression on log-weights over a wide range amplifies rounding.
+    np.testing.assert_allclose(refitted.centre, expected.centre, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(refitted.root, expected.root, rtol=1e-2, atol=1e-3)
 
 
 def test_populations_are_assigned_cyclically(problem):
     """Replicate b uses population b mod 20; in the rotated pool the next one; after twenty rotations its own."""
     pool = problem.pool
-    u, density = pool.assigned(N_REPLICATES)
-    assert u.shape[1] == len(density) == N_REPLICATES
-    np.testing.assert_array_equal(u, pool.u[:, np.arange(N_REPLICATES) % N_POPULATIONS])
-    np.testing.assert_array_equal(density, pool.log_density[np.arange(N_REPLICATES) % N_POPULATIONS])
+    identity = AffineMaps(np.zeros_like(problem.exact_maps.centre), np.tile(np.eye(len(pool.u)), (N_REPLICATES, 1, 1)))
+    identity = AffineMaps(host_array(identity.centre), host_array(identity.root))
+    indices = np.arange(N_REPLICATES)
+    for rotation, rotated in ((0, pool), (1, pool.rotated())):
+        particles, _ = transport_and_weight(problem.target, rotated, identity, host_array(problem.eta))
+        expected = pool.u[:, (indices + rotation) % N_POPULATIONS]
+        np.testing.assert_allclose(particles.theta, expected, atol=1e-6)
+        density = -problem.eta * np.asarray(particles.risk, np.float64) + np.asarray(particles.log_prior)
+        log_weights = density - pool.log_density[(indices + rotation) % N_POPULATIONS]
+        log_weights -= log_weights.max(-1, keepdims=True)
+        computed = np.asarray(particles.log_weights) - np.asarray(particles.log_weights).max(-1, keepdims=True)
+        np.testing.assert_allclose(computed, log_weights, rtol=1e-3, atol=1e-2)
+    chosen = pool.for_replicates(indices)
+    np.testing.assert_array_equal(chosen.u, pool.u[:, indices % N_POPULATIONS])
+    np.testing.assert_array_equal(chosen.log_density, pool.log_density[indices % N_POPULATIONS])
     rotated = pool.rotated()
-    next_u, next_density = rotated.assigned(N_REPLICATES)
-    np.testing.assert_array_equal(next_u, pool.u[:, (np.arange(N_REPLICATES) + 1) % N_POPULATIONS])
-    np.testing.assert_array_equal(next_density, pool.log_density[(np.arange(N_REPLICATES) + 1) % N_POPULATIONS])
-    assert (np.abs(np.asarray(next_u) - np.asarray(u)).max((0, 2)) > 0.1).all()
+    assert (np.abs(rotated.u - pool.u).max((0, 2)) > 0.1).all()
     np.testing.assert_array_equal(rotated.root, pool.root)
     for _ in range(N_POPULATIONS - 1):
         rotated = rotated.rotated()
@@ -171,7 +195,7 @@ def test_each_population_is_whitened():
     rng = np.random.default_rng(5)
     theta = np.asarray(problem.particles.theta) + 0.1 * rng.normal(size=(2, N_POPULATIONS, 1))
     shifted = evaluate(problem.target.select(jnp.zeros(N_POPULATIONS, int)), jnp.asarray(theta, float))
-    pool = WhitenedPool.from_particles(shifted, as_float(2.5))
+    pool = WhitenedPool.from_particles(shifted, 2.5)
     np.testing.assert_allclose(pool.u.mean(-1), 0, atol=1e-4)
     covariance = np.einsum("krm,jrm->rkj", pool.u, pool.u) / theta.shape[-1]
     np.testing.assert_allclose(covariance, np.broadcast_to(np.eye(2), covariance.shape), atol=1e-3)
@@ -183,15 +207,19 @@ def test_each_population_is_whitened():
 
 
 def test_maps_are_combined_by_a_mask():
-    ones, twos = (AffineMaps(jnp.full((2, 3), v), jnp.full((3, 2, 2), v)) for v in (1.0, 2.0))
-    combined = ones.where(jnp.asarray([True, False, True]), twos)
-    np.testing.assert_array_equal(combined.centre, [[1, 2, 1]] * 2)
-    np.testing.assert_array_equal(combined.root[:, 0, 0], [1, 2, 1])
+    ones, twos = (AffineMaps(np.full((2, 3), v), np.full((3, 2, 2), v)) for v in (1.0, 2.0))
+    for combined in (
+        ones.where(np.array([True, False, True]), twos),
+        ones.with_replicates(np.array([1]), twos.select(np.array([1]))),
+    ):
+        np.testing.assert_array_equal(combined.centre, [[1, 2, 1]] * 2)
+        np.testing.assert_array_equal(combined.root[:, 0, 0], [1, 2, 1])
+    np.testing.assert_array_equal(ones.centre, np.ones((2, 3)))
 
 
 def test_scaled_maps_have_scaled_variances():
-    maps = AffineMaps(jnp.ones((2, 3)), jnp.asarray(np.tril(np.arange(1.0, 13).reshape(3, 2, 2)), float))
-    scaled = maps.scaled(as_float(0.25))
+    maps = AffineMaps(np.ones((2, 3)), np.tril(np.arange(1.0, 13).reshape(3, 2, 2)))
+    scaled = maps.scaled(0.25)
     np.testing.assert_array_equal(scaled.centre, maps.centre)
     np.testing.assert_allclose(scaled.root @ scaled.root.mT, 0.25 * maps.root @ maps.root.mT, rtol=1e-6)
 
@@ -208,12 +236,12 @@ def test_weighted_particles_have_the_moments_of_a_skewed_posterior():
     rng = np.random.default_rng(2)
     shape, rate = (np.repeat(pool_eta * value[:1], N_POPULATIONS) for value in (total, weighted))
     draws = evaluate(target.select(jnp.zeros(N_POPULATIONS, int)), gamma_draws(rng, shape, rate, size))
-    pool = WhitenedPool.from_particles(draws, as_float(pool_eta))
+    pool = WhitenedPool.from_particles(draws, pool_eta)
     mu, var, third = log_gamma_moments(eta * total, eta * weighted)
     sd = np.sqrt(var)
     maps = AffineMaps(
-        jnp.asarray((mu + rng.uniform(-0.4, 0.4, N_REPLICATES) * sd)[None], float),
-        jnp.asarray((sd * rng.uniform(1.1, 1.5, N_REPLICATES))[:, None, None], float),
+        host_array((mu + rng.uniform(-0.4, 0.4, N_REPLICATES) * sd)[None]),
+        host_array((sd * rng.uniform(1.1, 1.5, N_REPLICATES))[:, None, None]),
     )
     particles, sizes = transport_and_weight(target, pool, maps, as_float(eta))
     assert (sizes > 0.4 * size).all()

@@ -36,14 +36,14 @@ def target_of(x, y):
 @pytest.fixture
 def sampled_sizes(monkeypatch):
     """Use a small subsample, and record the number of observations of every sampling from the prior."""
-    sizes, sample_to_match = [], matching._temper_to_match
+    sizes, sample_to_match = [], matching._sample_to_match
 
     def recorded(key, target, n_particles):
         sizes.append(int(target.counts.n))
         return sample_to_match(key, target, n_particles)
 
     monkeypatch.setattr(matching, "subsample_size", lambda dim: N_SUBSAMPLE)
-    monkeypatch.setattr(matching, "_temper_to_match", recorded)
+    monkeypatch.setattr(matching, "_sample_to_match", recorded)
     return sizes
 
 
@@ -121,7 +121,7 @@ def test_runtime_error_of_jax_is_raised(sampled_sizes, key, monkeypatch):
         sizes.append(int(target.counts.n))
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
 
-    monkeypatch.setattr(matching, "_temper_to_match", fail)
+    monkeypatch.setattr(matching, "_sample_to_match", fail)
     with pytest.raises(jax.errors.JaxRuntimeError, match="out of memory"):
         initial_populations(key, target_of(*regression()), M)
     assert sizes == [N_SUBSAMPLE]

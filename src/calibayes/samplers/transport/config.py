@@ -73,6 +73,10 @@ class FitConfig:
     the cost."""
     min_search_particles: int = 200
     """Smallest number of particles used during the search."""
+    data_evaluations: int = 8
+    """Largest number of evaluations of the risk for fitting the maps on the data. They are cheap, because there are few
+    maps, and the point estimate and all first maps of the replicates depend on them. If the prior disagrees with the
+    data, the posterior moves with eta by several standard deviations, and three were not sufficient."""
     min_ess_ratio: float = 0.5
     """A refit is rejected if it reduces the ESS below this multiple of the previous one. Smaller reductions are
     accepted: choosing the larger ESS would favour weights that miss a tail."""
@@ -82,9 +86,6 @@ class FitConfig:
     cheap_evaluation: int = 2**31
     """Number of losses (observations x particles x replicates) below which an evaluation of the risk is cheap: it
     takes about a third of a second on a processor."""
-    long_evaluation: int = 2**36
-    """Number of losses above which an evaluation of the risk takes about ten seconds on a processor. Evaluations are
-    then made one per call of a compiled program, so that a run can be interrupted between them."""
 
 
 @dataclass(frozen=True)
@@ -140,22 +141,6 @@ class PoolConfig:
 
 
 @dataclass(frozen=True)
-class ImportanceConfig:
-    """Importance sampling of log-concave posteriors (`importance.py`)."""
-
-    df: int = 8
-    """Degrees of freedom of the Student t proposal. Even, so that its chi-squared variable is -2 times
-    the logarithm of a product of uniforms."""
-    min_pool_ess: float = 0.4
-    """Effective sample size, as a share of the draws, that every population must have."""
-    max_parameters: int = 50
-    """Largest number of parameters. Half of the draws of a Student t with 8 degrees of freedom are effective for a
-    normal posterior of 50 parameters, and fewer for more."""
-    oversampling: int = 4
-    """Draws for each draw of the pool; enough that few are chosen twice by the resampling."""
-
-
-@dataclass(frozen=True)
 class InitialEtaConfig:
     """The first guess of eta (`initial_eta.py`)."""
 
@@ -183,7 +168,6 @@ class TransportConfig:
     refit: RefitConfig = field(default_factory=RefitConfig)
     fit: FitConfig = field(default_factory=FitConfig)
     matching: MatchingConfig = field(default_factory=MatchingConfig)
-    importance: ImportanceConfig = field(default_factory=ImportanceConfig)
     subsample: SubsampleConfig = field(default_factory=SubsampleConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)
     initial_eta: InitialEtaConfig = field(default_factory=InitialEtaConfig)

@@ -11,22 +11,17 @@ from statistics import NormalDist
 import numpy as np
 from jaxtyping import Float
 
-from calibayes._backend.functions import host_array
-from calibayes._backend.jit import light_jit
-from calibayes._core.sandwich import mean_shifts
+from calibayes._core.sandwich import influences, mean_shifts
 from calibayes._core.target import Target
 from calibayes.regions import HPD, Box, Ellipsoid, Interval, Linear, Region, Simultaneous
 from calibayes.samplers.initial import InitialDraws
 from calibayes.samplers.transport import config
-from calibayes.samplers.transport.matching import influence_and_match
-
-shifts_of_replicates = light_jit(mean_shifts)
 
 
 def initial_eta(target: Target, initial: InitialDraws, region: Region, level: float) -> float:
     """Return the eta at which the approximate sets cover at `level`; that of the draws for regions of other types."""
-    influence, _ = influence_and_match(target, initial.particles, host_array(initial.eta))
-    shifts = np.asarray(shifts_of_replicates(target, influence), np.float64)[:, 1:]
+    influence = influences(target, initial.particles, initial.eta).values
+    shifts = np.asarray(mean_shifts(target, influence)[0], np.float64)[:, 1:]
     draws = np.asarray(initial.particles.theta, np.float64).reshape(len(shifts), -1)
     largest = config.CONFIG.initial_eta.max_factor
     factor = _eta_factor(draws - draws.mean(1, keepdims=True), shifts, region, level)

@@ -7,21 +7,20 @@ $$ \log w_m = [-\eta R_b(T_b u_m) + \log p(T_b u_m)] - [-\eta_0 R(\theta_m) + \l
 
 the map is affine, so its Jacobian is the same for all m and cancels. The first maps shift the mean of the pool by the
 infinitesimal jackknife (`calibayes._core.sandwich`); `refit.py` improves them.
+
+Pools and maps are small and stay on the host, as NumPy arrays. The only compiled program is `transport_and_weight`.
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from calibayes._backend.jit import jit, light_jit
-from calibayes._core.particles import (
-    Particles,
-    factor,
-    inverse_factor,
-    mean_and_covariance,
-    normalise_with_ess,
-    transform,
-)
+from calibayes._backend.functions import host_array
+from calibayes._backend.jit import jit
+from calibayes._backend.linalg import host_factor, host_inverse_factor
+from calibayes._core.particles import Particles, host_moments, normalise_with_ess, transform
 from calibayes._core.target import Target, log_density
 
 
@@ -32,83 +31,94 @@ class WhitenedPool(eqx.Module):
     Carlo error.
     """
 
-    u: Float[Array, "K R M"]
+    u: Float[Array | np.ndarray, "K R M"]
     """Whitened draws."""
-    log_density: Float[Array, "R M"]
+    log_density: Float[Array | np.ndarray, "R M"]
     """Log-density of the draws at the learning rate of the pool."""
-    centre: Float[Array, " K"]
+    centre: Float[Array | np.ndarray, " K"]
     """Mean of all populations together."""
-    root: Float[Array, "K K"]
+    root: Float[Array | np.ndarray, "K K"]
     """Lower factor of the covariance of all populations together."""
 
     @staticmethod
-    @jit
-    def from_particles(particles: Particles, eta: Float[Array, ""]) -> "WhitenedPool":
+    def from_particles(particles: Particles, eta: float) -> "WhitenedPool":
         """Whiten the populations `particles`, which have the learning rate `eta`."""
-        theta, weights = particles.theta, particles.weights
-        centre, within = mean_and_covariance(theta, weights)
-        between = jnp.atleast_2d(jnp.cov(centre, bias=True))
-        return WhitenedPool(
-            transform(inverse_factor(within), theta - centre[:, :, None]),
-            log_density(particles, jnp.full(weights.shape[0], eta)),
-            centre.mean(1),
-            factor((within.mean(0) + between)[None])[0],
-        )
+        theta, risk, log_prior = jax.device_get((particles.theta, particles.risk, particles.log_prior))
+        centre, within = host_moments(particles)
+        between = np.atleast_2d(np.cov(centre, bias=True))
+        u = host_inverse_factor(within) @ np.moveaxis(theta - centre[:, :, None], 1, 0)
+        density = -eta * risk.astype(np.float64) + log_prior
+        density = np.where(np.isfinite(risk) & ~np.isnan(density), density, -np.inf)
+        root = host_factor((within.mean(0) + between)[None])[0]
+        return WhitenedPool(*map(host_array, (np.moveaxis(u, 0, 1), density, centre.mean(1), root)))
 
     @property
     def n_particles(self) -> int:
         """Number of draws in a population."""
         return self.log_density.shape[-1]
 
-    @jit
+    @property
+    def n_populations(self) -> int:
+        """Number of populations."""
+        return self.log_density.shape[0]
+
     def rotated(self) -> "WhitenedPool":
         """Return the pool with every population replaced by the next one."""
-        return WhitenedPool(jnp.roll(self.u, -1, 1), jnp.roll(self.log_density, -1, 0), self.centre, self.root)
+        return WhitenedPool(np.roll(self.u, -1, 1), np.roll(self.log_density, -1, 0), self.centre, self.root)
 
     def truncated(self, n_particles: int) -> "WhitenedPool":
         """Return the pool with the first `n_particles` draws of every population."""
         return WhitenedPool(self.u[:, :, :n_particles], self.log_density[:, :n_particles], self.centre, self.root)
 
-    def for_replicates(self, indices: Int[Array, " B"]) -> "WhitenedPool":
+    def for_replicates(self, indices: Int[np.ndarray, " B"]) -> "WhitenedPool":
         """Return the populations that these replicates use, in the order of `indices`."""
-        populations = indices % self.u.shape[1]
+        populations = indices % self.n_populations
         return WhitenedPool(self.u[:, populations], self.log_density[populations], self.centre, self.root)
-
-    def assigned(self, n_replicates: int) -> tuple[Float[Array, "K B M"], Float[Array, "B M"]]:
-        """Return the whitened draws and log-densities that replicates 0, 1, ... use."""
-        times = -(-n_replicates // self.u.shape[1])
-        return jnp.tile(self.u, (1, times, 1))[:, :n_replicates], jnp.tile(self.log_density, (times, 1))[:n_replicates]
 
 
 class AffineMaps(eqx.Module):
     """An affine map for every replicate."""
 
-    centre: Float[Array, "K B"]
+    centre: Float[Array | np.ndarray, "K B"]
     """Offsets mu."""
-    root: Float[Array, "B K K"]
+    root: Float[Array | np.ndarray, "B K K"]
     """Linear parts L, which need not be triangular."""
 
-    def where(self, mask: Bool[Array, " B"], other: "AffineMaps") -> "AffineMaps":
+    @staticmethod
+    def around(
+        centre: Float[np.ndarray, " K"],
+        root: Float[np.ndarray, "K K"],
+        variance_factors: Float[np.ndarray, " B"],
+        shifts: Float[np.ndarray, "K B"] | float = 0.0,
+    ) -> "AffineMaps":
+        """Return maps to `centre` plus `shifts`, with variances that are those of `root` times `variance_factors`."""
+        centres = np.broadcast_to(centre[:, None], (len(centre), len(variance_factors))) + shifts
+        return AffineMaps(host_array(centres), host_array(np.sqrt(variance_factors)[:, None, None] * root))
+
+    def where(self, mask: Bool[np.ndarray, " B"], other: "AffineMaps") -> "AffineMaps":
         """Return these maps on the replicates of `mask`, and `other` elsewhere."""
         return AffineMaps(
-            jnp.where(mask[None], self.centre, other.centre),
-            jnp.where(mask[:, None, None], self.root, other.root),
+            np.where(mask[None], self.centre, other.centre), np.where(mask[:, None, None], self.root, other.root)
         )
 
-    @jit
-    def select(self, indices: Int[Array, " R"]) -> "AffineMaps":
+    def select(self, indices: Int[np.ndarray, " R"]) -> "AffineMaps":
         """Return the maps of some replicates."""
         return AffineMaps(self.centre[:, indices], self.root[indices])
 
-    @jit
-    def scaled(self, variance_factor: Float[Array, ""]) -> "AffineMaps":
+    def with_replicates(self, indices: Int[np.ndarray, " R"], new: "AffineMaps") -> "AffineMaps":
+        """Return these maps with those of the replicates at `indices` replaced."""
+        centre, root = np.array(self.centre), np.array(self.root)
+        centre[:, indices], root[indices] = new.centre, new.root
+        return AffineMaps(centre, root)
+
+    def scaled(self, variance_factor: float) -> "AffineMaps":
         """Return maps with the same centres and all variances multiplied by `variance_factor`."""
-        return AffineMaps(self.centre, self.root * jnp.sqrt(variance_factor))
+        return AffineMaps(self.centre, host_array(self.root * variance_factor**0.5))
 
 
 @jit
 def transport_and_weight(
-    target: Target, pool: WhitenedPool, maps: AffineMaps, eta: Float[Array, ""]
+    target: Target, pool: WhitenedPool, maps: AffineMaps, eta: Float[Array | np.ndarray, ""]
 ) -> tuple[Particles, Float[Array, " B"]]:
     """Map the pool to every replicate and weight it there, by one evaluation of the risk.
 
@@ -130,29 +140,12 @@ def transport_and_weight(
     ess : array of shape (B,)
         Their effective sample sizes.
     """
-    u, pool_density = pool.assigned(target.n_replicates)
-    particles = target.evaluate(maps.centre[:, :, None] + transform(maps.root, u))
-    density = log_density(particles, jnp.full(target.n_replicates, eta))
+    n_replicates = target.n_replicates
+    times = -(-n_replicates // pool.n_populations)
+    u = jnp.tile(pool.u, (1, times, 1))[:, :n_replicates]
+    pool_density = jnp.tile(pool.log_density, (times, 1))[:n_replicates]
+    particles = target.evaluate(jnp.asarray(maps.centre)[:, :, None] + transform(jnp.asarray(maps.root), u))
+    density = log_density(particles, jnp.full(n_replicates, eta))
     log_ratio = jnp.where(jnp.isfinite(pool_density), density - pool_density, -jnp.inf)
     log_weights, sizes = normalise_with_ess(log_ratio)
     return particles.with_log_weights(log_weights), sizes
-
-
-@light_jit
-def shifted_maps(
-    target: Target, pool: WhitenedPool, shifts: Float[Array, "K B"], eta_ratio: Float[Array, ""]
-) -> AffineMaps:
-    """Return `pool_maps` with the centres moved by `shifts`."""
-    maps = pool_maps(target, pool, eta_ratio)
-    return AffineMaps(maps.centre + shifts, maps.root)
-
-
-@jit
-def pool_maps(target: Target, pool: WhitenedPool, eta_ratio: Float[Array, ""]) -> AffineMaps:
-    """Return maps to the mean of the pool, with its covariance scaled to the learning rate and the total count.
-
-    `eta_ratio` is the learning rate of the pool over that of the replicates.
-    """
-    scale = jnp.sqrt(eta_ratio * target.counts.n.astype(float) / target.totals())
-    centre = jnp.broadcast_to(pool.centre[:, None], (target.dim, target.n_replicates))
-    return AffineMaps(centre, scale[:, None, None] * pool.root[None])

@@ -1,24 +1,38 @@
 """Initial populations at the learning rate where the posterior covariance matches the sandwich covariance.
 
-That learning rate (`calibayes._core.sandwich.matching_eta`) is near the calibrated one, so the user need not supply a
-starting value. It is approached from the prior in stages: at each stage the matching learning rate is estimated from
-the current draws. With many observations, a subsample is used first (`subsample.py`).
+That learning rate (`calibayes._core.sandwich.influences`) is near the calibrated one, so the user need not supply a
+starting value. Draws of log-concave posteriors come from adaptive importance sampling around the least-squares fit
+(`calibayes.samplers.importance`), those of others from tempering from the prior. Both approach the matching learning
+rate in stages: at each stage it is estimated from the current draws. With many observations, a subsample is used first
+(`subsample.py`).
 
 Initial populations have the size of those of the pool, so that the audit (`calibayes.samplers.audit`) uses the same
 compiled programs.
 """
+
+from contextlib import suppress
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
 from calibayes._backend.rng import replicate_keys, split_key, unrolled
 from calibayes._core.particles import Particles
-from calibayes._core.sandwich import influences, matching_eta
-from calibayes._core.target import Target
+from calibayes._core.sandwich import influences
+from calibayes._core.target import Target, evaluate
+from calibayes.samplers import importance
+from calibayes.samplers.importance import (
+    DegenerateWeightsError,
+    Proposal,
+    adapt,
+    draw_and_weight,
+    first_proposal,
+    random_generator,
+    sample,
+    supports,
+)
 from calibayes.samplers.initial import InitialDraws, first_learning_rate, posterior_mean, start_at_prior
 from calibayes.samplers.mixing import temper_to
 from calibayes.samplers.populations import N_POPULATIONS, population_target
@@ -49,13 +63,13 @@ def initial_populations(
     eta : float
         Learning rate of `draws`; ignored without them.
     """
-    n_initial = n_initial_draws(n_particles, target.dim)
+    n_initial, independent = n_initial_draws(n_particles, target.dim), False
     if draws is None:
-        particles, eta = _sample_from_prior(key, target, n_initial)
+        particles, eta, independent = _sample(key, target, n_initial)
     else:
         particles = _choose_draws(split_key(key)[1], population_target(target), draws, n_initial)
     target = target.recentre(posterior_mean(target, particles))
-    return InitialDraws(target, evaluate_populations(target, particles.theta), eta)
+    return InitialDraws(target, evaluate(population_target(target), particles.theta), eta, independent)
 
 
 def n_initial_draws(n_particles: int, dim: int) -> int:
@@ -65,32 +79,83 @@ def n_initial_draws(n_particles: int, dim: int) -> int:
 
 
 def move_populations(key: PRNGKeyArray, initial: InitialDraws, eta: float) -> InitialDraws:
-    """Temper initial populations to another learning rate."""
-    target, particles, previous_eta = initial
-    keys, state = replicate_keys(key, N_POPULATIONS), init_coarse(particles, previous_eta)
-    state = temper_to(keys, population_target(target), state, eta)
+    """Move initial populations to another learning rate."""
+    target, particles, previous_eta, _ = initial
+    populations = population_target(target)
+    if supports(target):
+        with suppress(DegenerateWeightsError):
+            centre, scale = Proposal.from_particles(particles.merge_replicates())
+            proposal, rng = Proposal(centre, scale * previous_eta / eta), random_generator(key)
+            drawn = _adapt_and_sample(rng, populations, eta, proposal, particles.risk.shape[-1])
+            return InitialDraws(target, drawn, eta, independent=True)
+    state = temper_to(replicate_keys(key, N_POPULATIONS), populations, init_coarse(particles, previous_eta), eta)
     return InitialDraws(target, state.particles, eta)
 
 
-def _sample_from_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float]:
-    """Sample populations from the prior to the matching eta, on a subsample first if there are many observations."""
+def _sample(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float, bool]:
+    """Sample populations at the matching eta, on a subsample first if there are many observations.
+
+    Returns the particles, their learning rate, and whether they are independent draws.
+    """
     match_key, subsample_key, resample_key = split_key(split_key(key)[0], 3)
     n_subsample = subsample_size(target.dim)
     if target.reference_loss.size > 2 * n_subsample and int(target.counts.n) > 2 * n_subsample:
         subsample = target.subsample(subsample_key, n_subsample)
         try:
-            particles, eta = _temper_to_match(match_key, subsample, n_particles)
+            particles, eta, _ = _sample_to_match(match_key, subsample, n_particles)
         except jax.errors.JaxRuntimeError:
             # Such as exhausted memory, which sampling with all observations would not avoid.
             raise
         except RuntimeError:
             # Sampling on the subsample failed, perhaps because informative observations are rare: use all of them.
-            return _temper_to_match(match_key, target, n_particles)
+            return _sample_to_match(match_key, target, n_particles)
         populations = population_target(target.recentre(posterior_mean(subsample, particles)))
         extended = extend_to_all_observations(resample_key, populations, subsample, particles, eta)
         if extended is not None:
-            return extended, eta
-    return _temper_to_match(match_key, target, n_particles)
+            return extended, eta, False
+    return _sample_to_match(match_key, target, n_particles)
+
+
+def _sample_to_match(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float, bool]:
+    """Sample populations at the matching eta: by importance sampling where that is possible, else by tempering."""
+    if supports(target):
+        with suppress(DegenerateWeightsError):
+            return *_match_by_importance(random_generator(key), target, n_particles), True
+    return *_temper_to_match(key, target, n_particles), False
+
+
+def _match_by_importance(rng: np.random.Generator, target: Target, n_particles: int) -> tuple[Particles, float]:
+    """Fit a proposal at one learning rate after another until eta is within a factor of two of the matching one.
+
+    The first learning rate is that at which the posterior would be as wide as the sandwich of least squares, which the
+    first proposal broadens.
+    """
+    constants = config.CONFIG.matching
+    populations, proposal = population_target(target), first_proposal(target)
+    first = draw_and_weight(rng, populations, proposal.repeated(N_POPULATIONS), 0.0, n_particles)
+    risk = first.risk[np.isfinite(first.risk)]
+    if not risk.size:
+        raise DegenerateWeightsError
+    eta = importance.CONFIG.broadening * target.dim / (2 * max(float(np.mean(risk - risk.min())), 1e-30))
+    for _ in range(constants.max_stages):
+        proposal = adapt(rng, populations, eta, proposal, n_particles)
+        drawn = sample(rng, populations, proposal.repeated(N_POPULATIONS), eta, n_particles)
+        matching = influences(target, drawn, eta).matching_eta
+        if not np.isfinite(matching):
+            break
+        ratio = matching / eta
+        proposal = Proposal(proposal.centre, proposal.scale / ratio)
+        if constants.match_factor < ratio < 1 / constants.match_factor:
+            return _adapt_and_sample(rng, populations, matching, proposal, n_particles), matching
+        eta = min(matching, constants.max_growth * eta)
+    raise DegenerateWeightsError
+
+
+def _adapt_and_sample(
+    rng: np.random.Generator, populations: Target, eta: float, proposal: Proposal, n_particles: int
+) -> Particles:
+    proposal = adapt(rng, populations, eta, proposal, n_particles)
+    return sample(rng, populations, proposal.repeated(N_POPULATIONS), eta, n_particles)
 
 
 def _temper_to_match(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float]:
@@ -106,7 +171,7 @@ def _temper_to_match(key: PRNGKeyArray, target: Target, n_particles: int) -> tup
     best_eta, best_match = eta, 0.0
     for _ in range(constants.max_stages):
         state = temper_to(keys, populations, state, eta)
-        matching = float(influence_and_match(target, state.particles, host_array(eta))[1])
+        matching = influences(target, state.particles, eta).matching_eta
         matching = matching if np.isfinite(matching) else np.inf
         match = min(eta / matching, matching / eta)
         if match > best_match:
@@ -122,22 +187,6 @@ def _temper_to_match(key: PRNGKeyArray, target: Target, n_particles: int) -> tup
             "on the parameters. To start from a learning rate of your own, pass eta_init= with draws=."
         )
     return temper_to(keys, populations, state, best_eta).particles, best_eta
-
-
-@jit
-def influence_and_match(
-    target: Target, particles: Particles, eta: Float[Array, ""]
-) -> tuple[Float[Array, "K N"], Float[Array, ""]]:
-    """Return the influence of every observation, and the matching learning rate, from populations of draws at `eta`."""
-    # All populations together: within one, recently resampled draws have too little spread.
-    merged = particles.merge_replicates()
-    influence = influences(target, merged, eta[None])
-    return influence, matching_eta(influence, merged, eta[None])
-
-
-@jit
-def evaluate_populations(target: Target, theta: Float[Array, "K R M"]) -> Particles:
-    return population_target(target).evaluate(theta)
 
 
 @jit

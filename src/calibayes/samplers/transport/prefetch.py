@@ -6,23 +6,21 @@ as the repair of degenerate weights, are left out.
 """
 
 import jax
-import jax.numpy as jnp
 
 from calibayes._backend.jit import prefetch
 from calibayes._backend.rng import key_from_seed, replicate_keys
 from calibayes._core.particles import Particles
-from calibayes._core.target import Target, recentre
-from calibayes.samplers.initial import posterior_mean, prior_particles
+from calibayes._core.sandwich import mean_shifts, prefetch_influences
+from calibayes._core.target import Target, evaluate, recentre
+from calibayes.samplers.importance import prefetch_first_proposal, supports
+from calibayes.samplers.initial import sample_prior
 from calibayes.samplers.mixing import prefetch_rejuvenation
 from calibayes.samplers.populations import N_POPULATIONS, population_target
-from calibayes.samplers.transport.fitting import fit_in_one_program, transport_on_data
-from calibayes.samplers.transport.initial_eta import shifts_of_replicates
-from calibayes.samplers.transport.maps import shifted_maps, transport_and_weight
-from calibayes.samplers.transport.matching import evaluate_populations, influence_and_match
-from calibayes.samplers.transport.refit import refit_maps, whiten
+from calibayes.samplers.transport.maps import AffineMaps, WhitenedPool, transport_and_weight
+from calibayes.samplers.transport.refit import n_search_particles
 
 
-def prefetch_transport(target: Target, n_initial: int) -> tuple[Particles, Particles]:
+def prefetch_transport(target: Target, n_initial: int, n_particles: int) -> Particles:
     """Start to compile the programs of a calibration by transport.
 
     Parameters
@@ -30,28 +28,38 @@ def prefetch_transport(target: Target, n_initial: int) -> tuple[Particles, Parti
     target : Target
         The posteriors; only shapes and static values are used.
     n_initial : int
-        Number of draws in each initial population, which is also that of the pool.
+        Number of draws in each initial population.
+    n_particles : int
+        Number of draws in each population of the pool.
 
     Returns
     -------
-    data, particles : Particles
-        Shapes of the particles on the data and on every replicate.
+    Particles
+        Shapes of the particles on every replicate.
     """
-    number, key = jax.ShapeDtypeStruct((), target.reference.dtype), key_from_seed(0)
+    keys, dim = replicate_keys(key_from_seed(0), N_POPULATIONS), target.dim
+
+    def shaped(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, target.reference.dtype)
+
+    def prefetch_transport_to(target: Target, n_particles: int) -> Particles:
+        n_replicates = target.n_replicates
+        pool_shapes = ((dim, N_POPULATIONS, n_particles), (N_POPULATIONS, n_particles), (dim,), (dim, dim))
+        map_shapes = ((dim, n_replicates), (n_replicates, dim, dim))
+        pool = jax.eval_shape(WhitenedPool, *(shaped(*shape) for shape in pool_shapes))
+        maps = jax.eval_shape(AffineMaps, *(shaped(*shape) for shape in map_shapes))
+        return prefetch(transport_and_weight, target, pool, maps, shaped())[0]
+
     populations = prefetch(population_target, target)
-    initial = prefetch(prior_particles, key, populations, n_initial)
-    prefetch_rejuvenation(replicate_keys(key, N_POPULATIONS), populations, initial)
-    influence, _ = prefetch(influence_and_match, target, initial, number)
-    prefetch(recentre, target, prefetch(posterior_mean, target, initial))
-    drawn = prefetch(evaluate_populations, target, initial.theta)
-    shifts = prefetch(shifts_of_replicates, target, influence)
-    pool, search_pool = prefetch(whiten, drawn, number)
-    data = prefetch(transport_on_data, target, pool, number, number)
-    maps = prefetch(shifted_maps, target, pool, shifts, number)
-    if jax.default_backend() == "cpu":
-        searched, _ = prefetch(transport_and_weight, target, search_pool, maps, number)
-        prefetch(refit_maps, search_pool, maps, searched.log_weights)
-        return data, prefetch(transport_and_weight, target, pool, maps, number)[0]
-    goal = jax.ShapeDtypeStruct((4,), jnp.result_type(float))
-    prefetch(fit_in_one_program, target, search_pool, maps, goal)
-    return data, prefetch(fit_in_one_program, target, pool, maps, goal)[0].particles
+    if supports(target):
+        prefetch_first_proposal(target)
+        prefetch(evaluate, populations, shaped(dim, N_POPULATIONS, n_initial))
+    else:
+        theta = prefetch(sample_prior, keys, target.prior, target.coordinates, target.reference, n_initial)
+        prefetch_rejuvenation(keys, populations, prefetch(evaluate, populations, theta))
+    influence = prefetch_influences(target, N_POPULATIONS * n_initial)
+    prefetch(recentre, target, shaped(dim))
+    prefetch(mean_shifts, target, influence)
+    prefetch_transport_to(populations, n_particles)
+    prefetch_transport_to(target, n_search_particles(dim, n_particles))
+    return prefetch_transport_to(target, n_particles)

@@ -6,26 +6,22 @@ map is broadened, the particles are weighted at a fraction of eta, and tempered 
 """
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from calibayes._backend.functions import host_array
-from calibayes._backend.jit import jit
 from calibayes._backend.rng import replicate_keys, split_key
 from calibayes._core.convergence import pareto_k, pareto_k_limit
-from calibayes._core.particles import Particles, choose
+from calibayes._core.particles import Particles
 from calibayes._core.target import Target
 from calibayes.samplers.initial import temper_from_prior
 from calibayes.samplers.mixing import rejuvenate_until_mixed, temper_to
 from calibayes.samplers.tempering import init_coarse
 from calibayes.samplers.transport import config
-from calibayes.samplers.transport.maps import AffineMaps, WhitenedPool, transport_and_weight
+from calibayes.samplers.transport.fitting import choose_replicates, transport
+from calibayes.samplers.transport.maps import AffineMaps, WhitenedPool
 
-choose_replicates = jit(choose)
 
-
-def has_degenerate_weights(log_weights: Float[Array, "B M"], ess: Float[Array, " B"]) -> Bool[np.ndarray, " B"]:
+def has_degenerate_weights(log_weights: Float[Array, "B M"], ess: Float[np.ndarray, " B"]) -> Bool[np.ndarray, " B"]:
     """Return the replicates whose importance weights are degenerate.
 
     Parameters
@@ -36,13 +32,14 @@ def has_degenerate_weights(log_weights: Float[Array, "B M"], ess: Float[Array, "
         Their effective sample sizes.
     """
     n_particles = log_weights.shape[-1]
-    # On an accelerator, computing the shapes of all tails is faster than a round trip to find those in doubt.
-    all_shapes = None if jax.default_backend() == "cpu" else pareto_k(log_weights)
-    sizes = np.asarray(ess)
     # If the weights are nearly equal, the shape of their tail carries no information.
-    doubtful = np.flatnonzero(sizes < config.CONFIG.fit.good_ess * n_particles)
-    shapes = pareto_k(np.asarray(log_weights)[doubtful]) if all_shapes is None else all_shapes[doubtful]
-    degenerate = sizes < config.CONFIG.repair.degenerate_ess * n_particles
+    doubtful = np.flatnonzero(ess < config.CONFIG.fit.good_ess * n_particles)
+    if jax.default_backend() == "cpu":
+        shapes = pareto_k(np.asarray(log_weights)[doubtful])
+    else:
+        # The transfer of all log-weights takes longer than the shapes of all tails.
+        shapes = pareto_k(log_weights)[doubtful]
+    degenerate = ess < config.CONFIG.repair.degenerate_ess * n_particles
     degenerate[doubtful] |= shapes > pareto_k_limit(n_particles)
     return degenerate
 
@@ -77,14 +74,12 @@ def sample_by_tempering(
     constants = config.CONFIG.repair
     temper_key, mix_key, prior_key = split_key(key, 3)
     first_eta = eta / constants.broadening
-    broad_maps = maps.scaled(host_array(constants.broadening))
-    broad, sizes = transport_and_weight(target, pool, broad_maps, host_array(first_eta))
-    n_particles = broad.risk.shape[-1]
-    state = init_coarse(broad, first_eta)
+    broad = transport(target, pool, maps.scaled(constants.broadening), first_eta)
+    state = init_coarse(broad.particles, first_eta)
     particles = temper_to(replicate_keys(temper_key, target.n_replicates), target, state, eta).particles
-    degenerate = np.asarray(sizes) < constants.degenerate_ess * n_particles
+    degenerate = broad.ess < constants.degenerate_ess * broad.n_particles
     if degenerate.any() and hasattr(target.prior, "sample"):
-        from_prior = temper_from_prior(prior_key, target, eta, n_particles).particles
-        particles = choose_replicates(jnp.asarray(degenerate), from_prior, particles)
+        from_prior = temper_from_prior(prior_key, target, eta, broad.n_particles).particles
+        particles = choose_replicates(degenerate, from_prior, particles)
     state, mixed = rejuvenate_until_mixed(mix_key, target, particles, eta, min_moves=0)
     return state.particles, np.asarray(mixed)

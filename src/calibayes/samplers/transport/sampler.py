@@ -4,7 +4,8 @@ Only a pool of draws on the data is sampled (`pool.py`). The first map of each r
 infinitesimal jackknife; one or two refits to a part of the particles make the maps good enough to search for eta
 (`maps.py`, `refit.py`, `fitting.py`). Where the search ends, the maps are applied to all particles, and refitted if
 necessary. At another learning rate the maps are made from the pool again, so the result does not depend on the path of
-the search.
+the search. The posterior on the data is treated like that of a replicate: each population has a map to it, which is
+refitted, and whose weights are checked.
 
 Degenerate weights reveal a replicate on which the map fails; it is sampled by tempering instead (`repair.py`). Weights
 do not reveal a mode or a bound that no particle visited; the audit (`calibayes.samplers.audit`) does.
@@ -15,47 +16,41 @@ from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from calibayes._backend.arguments import integer
-from calibayes._backend.functions import host_array
-from calibayes._backend.jit import light_jit
+from calibayes._backend.linalg import host_factor
 from calibayes._backend.rng import fold_key
 from calibayes._backend.warnings import LongRunWarning
-from calibayes._core.particles import Particles, ess
+from calibayes._core.particles import Particles, host_moments
+from calibayes._core.sandwich import influences, mean_shifts
+from calibayes._core.status import Code, Diagnostic, Severity
 from calibayes._core.target import Target
 from calibayes.regions import Region
 from calibayes.samplers.base import OnStep, Sampler, SamplerInfo, Snapshot
 from calibayes.samplers.initial import InitialDraws
-from calibayes.samplers.populations import N_POPULATIONS, replicate_batches
+from calibayes.samplers.populations import N_POPULATIONS, population_target, replicate_batches
 from calibayes.samplers.smc import SMC
 from calibayes.samplers.tempering import COARSE_SCHEDULE
 from calibayes.samplers.transport import config
 from calibayes.samplers.transport.fitting import (
     FitGoal,
     TransportedParticles,
+    choose_replicates,
     n_losses,
     refit_replicates,
     refit_until,
+    transport,
     transport_and_fit,
-    transport_on_data,
 )
-from calibayes.samplers.transport.initial_eta import initial_eta, shifts_of_replicates
-from calibayes.samplers.transport.maps import WhitenedPool, shifted_maps
-from calibayes.samplers.transport.matching import (
-    influence_and_match,
-    initial_populations,
-    move_populations,
-    n_initial_draws,
-)
+from calibayes.samplers.transport.initial_eta import initial_eta
+from calibayes.samplers.transport.maps import AffineMaps, WhitenedPool
+from calibayes.samplers.transport.matching import initial_populations, move_populations, n_initial_draws
 from calibayes.samplers.transport.pool import Pool, make_pool
 from calibayes.samplers.transport.prefetch import prefetch_transport
-from calibayes.samplers.transport.refit import whiten
-from calibayes.samplers.transport.repair import choose_replicates, has_degenerate_weights, sample_by_tempering
-
-_ess = light_jit(ess)
+from calibayes.samplers.transport.refit import required_ess, whiten
+from calibayes.samplers.transport.repair import has_degenerate_weights, sample_by_tempering
 
 
 class PreparedPool(NamedTuple):
@@ -65,8 +60,24 @@ class PreparedPool(NamedTuple):
     whitened: WhitenedPool
     search: WhitenedPool
     """A part of the draws of each population, used during the search."""
-    shifts: Float[Array, "K B"]
+    shifts: Float[np.ndarray, "K B"]
     """Shifts of the posterior mean to each replicate, by the infinitesimal jackknife."""
+    relative_totals: Float[np.ndarray, " B"]
+    """Totals of the counts of each replicate, relative to the number of observations."""
+
+
+class DataState(NamedTuple):
+    """The pool on the data; every population is a replicate of its own."""
+
+    transported: TransportedParticles
+    merged: Particles
+    """All populations as one replicate."""
+    repaired: Bool[np.ndarray, " R"]
+    """Populations with degenerate importance weights, which were sampled by tempering."""
+    not_mixed: Bool[np.ndarray, " R"]
+    """Repaired populations that have not mixed."""
+    degenerate: Bool[np.ndarray, " R"]
+    """Populations with degenerate importance weights that were not repaired."""
 
 
 class TransportState(NamedTuple):
@@ -79,8 +90,8 @@ class TransportState(NamedTuple):
     current: PreparedPool
     """The pool that `eta` uses."""
     eta: float
-    data: Particles
-    """The pool on the data at `eta`, as one replicate."""
+    on_data: DataState
+    """The pool on the data at `eta`."""
     transported: TransportedParticles
     """Particles on every replicate; the maps and effective sample sizes are those before any repair."""
     key: PRNGKeyArray
@@ -179,8 +190,9 @@ class Transport(Sampler[TransportState]):
         default = max(constants.min_particles, constants.particles_per_parameter * dim)
         return default if self.n_particles is None else self.n_particles
 
-    def prefetch(self, target: Target) -> tuple[Particles, Particles]:
-        return prefetch_transport(target, n_initial_draws(self.size(target.dim), target.dim))
+    def prefetch(self, target: Target) -> Particles:
+        size = self.size(target.dim)
+        return prefetch_transport(target, n_initial_draws(size, target.dim), size)
 
     def draw_initial(
         self, key: PRNGKeyArray, target: Target, eta: float | None, draws: Float[Array, "M K"] | None
@@ -202,36 +214,37 @@ class Transport(Sampler[TransportState]):
         return self._transport(state.key, target, state.populations, state.pools, eta)
 
     def data(self, state: TransportState) -> Particles:
-        return state.data
+        return state.on_data.merged
 
     def snapshots(self, target: Target, state: TransportState) -> Iterator[Snapshot]:
-        yield Snapshot(state.data, state.particles)
+        data = self.data(state)
+        yield Snapshot(data, state.particles)
         pool = state.whitened
         n_snapshots = -(-config.CONFIG.size.draws_per_curve // state.transported.n_particles)
         for _ in range(n_snapshots - 1):
             pool = pool.rotated()
-            fitted, _ = transport_and_fit(target, pool, state.transported.maps, state.eta, FitGoal(0, 0, 1))
-            particles = fitted.particles
+            particles = transport(target, pool, state.transported.maps, state.eta).particles
             if state.repaired.any():
-                particles = choose_replicates(jnp.asarray(state.repaired), state.particles, particles)
-            yield Snapshot(state.data, particles)
+                particles = choose_replicates(state.repaired, state.particles, particles)
+            yield Snapshot(data, particles)
 
     def info(self, state: TransportState, eta: float) -> SamplerInfo:
-        sizes = _ess(state.particles.log_weights) if state.repaired.any() else state.transported.ess
+        # Repaired replicates have equal weights.
+        sizes = np.where(state.repaired, state.transported.n_particles, state.transported.ess)
         return SamplerInfo(
             not_reached=np.zeros(len(state.repaired), bool),
             not_mixed=state.not_mixed,
             invalid=None,
             steps=state.evaluations,
             acceptance=float("nan"),
-            ess=np.asarray(sizes),
+            ess=sizes,
             repaired=state.repaired,
-            diagnostics=state.pool.diagnostics,
+            diagnostics=(*state.pool.diagnostics, *_diagnose_data(state.on_data)),
         )
 
     def refine_is_cheap(self, target: Target, state: TransportState) -> bool:
         constants = config.CONFIG
-        degenerate = np.asarray(state.transported.ess) < constants.repair.degenerate_ess * state.transported.n_particles
+        degenerate = state.transported.ess < constants.repair.degenerate_ess * state.transported.n_particles
         is_cheap = n_losses(target, state.current.whitened) < constants.fit.cheap_evaluation
         return bool(is_cheap and degenerate.sum() <= N_POPULATIONS)
 
@@ -240,6 +253,7 @@ class Transport(Sampler[TransportState]):
             degenerate = has_degenerate_weights(state.particles.log_weights, state.transported.ess)
         else:
             state, degenerate = self._fit_all_particles(target, state)
+            state = state._replace(on_data=_check_data(target, state, self.repair))
         indices = np.flatnonzero(degenerate & ~state.repaired)
         if not self.repair or not len(indices):
             return state
@@ -271,11 +285,10 @@ class Transport(Sampler[TransportState]):
             constants.good_ess, constants.most_replicates, min(constants.search_evaluations, self.max_evaluations)
         )
         fair = FitGoal(constants.fair_ess, constants.half_replicates, self.max_evaluations)
-        eta_ratio = host_array(current.pool.eta / eta)
-        data = transport_on_data(target, current.whitened, eta_ratio, host_array(eta))
-        maps = shifted_maps(target, current.whitened, current.shifts, eta_ratio)
+        on_data = _transport_to_data(target, current, eta)
+        maps = _first_maps(current, on_data, eta)
         first, evaluations = transport_and_fit(target, current.search, maps, eta, good)
-        state = TransportState(populations, pools, current, eta, data, first, key, evaluations, False, none, none)
+        state = TransportState(populations, pools, current, eta, on_data, first, key, evaluations, False, none, none)
         state = _refit_until(target, state, fair)
         # Maps that are not even fair need all particles to be fitted.
         return state if fair.is_met(state.transported) else _use_all_particles(target, state, fair)
@@ -290,22 +303,18 @@ class Transport(Sampler[TransportState]):
         constants = config.CONFIG.fit
         goal = FitGoal(constants.full_ess, constants.most_replicates, self.max_evaluations)
         state = _use_all_particles(target, state, goal)
-        transported, eta = state.transported, host_array(state.eta)
-        sizes = np.array(transported.ess)
+        transported = state.transported
         degenerate = has_degenerate_weights(transported.particles.log_weights, transported.ess)
         for _ in range(self.max_evaluations - 1):
+            sizes = transported.ess
             poor = np.flatnonzero(degenerate | (sizes < constants.full_ess * transported.n_particles))
             if not len(poor):
                 break
             poor = poor[np.argsort(sizes[poor])][: constants.max_extra_batches * N_POPULATIONS]
-            batches, refitted = replicate_batches(poor), []
-            for batch in batches:
-                transported, part = refit_replicates(
-                    target, state.current.whitened, transported, jnp.asarray(batch), eta
-                )
-                refitted.append((part.particles.log_weights, part.ess))
-            for batch, (log_weights, part_ess) in zip(batches, refitted, strict=True):
-                degenerate[batch], sizes[batch] = has_degenerate_weights(log_weights, part_ess), part_ess
+            for batch in replicate_batches(poor):
+                part = refit_replicates(target, state.current.whitened, transported, batch, state.eta)
+                degenerate[batch] = has_degenerate_weights(part.particles.log_weights, part.ess)
+                transported = transported.with_replicates(batch, part)
         return state._replace(transported=transported, fitted=True), degenerate
 
 
@@ -346,9 +355,64 @@ def _populations_near(
 
 def _prepare(target: Target, pool: Pool) -> PreparedPool:
     """Return the pool with its whitened draws, the part of them for the search, and the jackknife shifts."""
-    eta = host_array(pool.eta)
-    influence, _ = influence_and_match(target, pool.particles, eta)
-    return PreparedPool(pool, *whiten(pool.particles, eta), shifts_of_replicates(target, influence))
+    influence = influences(target, pool.particles, pool.eta).values
+    shifts, relative_totals = mean_shifts(target, influence)
+    return PreparedPool(pool, *whiten(pool.particles, pool.eta), np.asarray(shifts), np.asarray(relative_totals))
+
+
+def _transport_to_data(target: Target, current: PreparedPool, eta: float) -> DataState:
+    """Transport all of the pool to the data at `eta`."""
+    constants, pool = config.CONFIG.fit, current.whitened
+    goal = FitGoal(constants.good_ess, constants.most_replicates, constants.data_evaluations)
+    maps = AffineMaps.around(
+        np.asarray(pool.centre), np.asarray(pool.root), np.full(N_POPULATIONS, current.pool.eta / eta)
+    )
+    transported, _ = transport_and_fit(population_target(target), pool, maps, eta, goal)
+    none = np.zeros(N_POPULATIONS, bool)
+    return DataState(transported, transported.particles.merge_replicates(), none, none, none)
+
+
+def _first_maps(current: PreparedPool, on_data: DataState, eta: float) -> AffineMaps:
+    """Return maps to the posterior on the data at `eta`, shifted by the jackknife.
+
+    If too few particles on the data are effective to estimate its moments, those of the pool are scaled to `eta`.
+    """
+    pool = current.whitened
+    if np.median(on_data.transported.ess) >= required_ess(len(pool.centre)):
+        means, covariances = host_moments(on_data.merged)
+        return AffineMaps.around(means[:, 0], host_factor(covariances)[0], 1 / current.relative_totals, current.shifts)
+    variance_factors = current.pool.eta / eta / current.relative_totals
+    return AffineMaps.around(np.asarray(pool.centre), np.asarray(pool.root), variance_factors, current.shifts)
+
+
+def _check_data(target: Target, state: TransportState, repair: bool) -> DataState:
+    """Repair populations with degenerate weights on the data."""
+    transported = state.on_data.transported
+    degenerate = has_degenerate_weights(transported.particles.log_weights, transported.ess)
+    if not degenerate.any():
+        return state.on_data
+    if not repair:
+        return state.on_data._replace(degenerate=degenerate)
+    key, maps = fold_key(state.key, 4), transported.maps
+    sampled, mixed = sample_by_tempering(key, population_target(target), state.current.whitened, maps, state.eta)
+    particles = choose_replicates(degenerate, sampled, transported.particles)
+    transported = transported._replace(particles=particles)
+    merged, none = particles.merge_replicates(), np.zeros(N_POPULATIONS, bool)
+    return DataState(transported, merged, degenerate, degenerate & ~mixed, none)
+
+
+def _diagnose_data(on_data: DataState) -> tuple[Diagnostic, ...]:
+    """Return what a user should know about the draws of the posterior on the data."""
+    if on_data.degenerate.any() or on_data.not_mixed.any():
+        message = (
+            "The importance weights of the draws on the data are degenerate, so that the point estimate and the "
+            'intervals are unreliable. Use a prior that agrees with the data, or sampler="smc".'
+        )
+        return (Diagnostic(Code.DATA_UNRELIABLE, Severity.ERROR, 0, message),)
+    if on_data.repaired.any():
+        message = "The importance weights of draws on the data were degenerate; they were sampled again by SMC."
+        return (Diagnostic(Code.DATA_REPAIRED, Severity.INFO, 0, message),)
+    return ()
 
 
 def _repair(target: Target, state: TransportState, indices: Int[np.ndarray, " R"], on_step: OnStep) -> TransportState:
@@ -357,11 +421,10 @@ def _repair(target: Target, state: TransportState, indices: Int[np.ndarray, " R"
     for i, batch in enumerate(replicate_batches(indices)):
         # The last batch repeats its replicates to be complete; all copies of a replicate get the same particles.
         unique = indices[i * N_POPULATIONS : (i + 1) * N_POPULATIONS]
-        first_copies = jnp.asarray(np.resize(np.arange(len(unique)), N_POPULATIONS))
-        key, selected = fold_key(state.key, 2, int(unique[0])), jnp.asarray(batch)
-        maps = state.transported.maps.select(selected)
-        sampled, mixed = sample_by_tempering(key, target.select(selected), state.current.whitened, maps, state.eta)
-        particles = particles.with_replicates(selected, sampled.select(first_copies))
+        first_copies = np.resize(np.arange(len(unique)), N_POPULATIONS)
+        key, maps = fold_key(state.key, 2, int(unique[0])), state.transported.maps.select(batch)
+        sampled, mixed = sample_by_tempering(key, target.select(batch), state.current.whitened, maps, state.eta)
+        particles = particles.with_replicates(batch, sampled.select(first_copies))
         not_mixed[unique] = ~mixed[: len(unique)]
         on_step((i * N_POPULATIONS + len(unique)) / len(indices))
     repaired[indices] = True

@@ -12,11 +12,13 @@ from jaxtyping import Array, Key, PRNGKeyArray
 
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
+from calibayes._backend.linalg import host_factor
 from calibayes._backend.rng import replicate_keys
-from calibayes._core.particles import Particles, covariance, factor, mean, resample
+from calibayes._core.particles import Particles, host_moments, resample
 from calibayes._core.target import Target
 from calibayes.samplers.transport import config
-from calibayes.samplers.transport.maps import AffineMaps, WhitenedPool, transport_and_weight
+from calibayes.samplers.transport.fitting import TransportedParticles, transport
+from calibayes.samplers.transport.maps import AffineMaps, WhitenedPool
 from calibayes.samplers.transport.refit import refit_maps
 
 
@@ -50,34 +52,32 @@ def extend_to_all_observations(
         Equally weighted draws on all observations; None if the weights of a population are degenerate.
     """
     share = int(subsample.counts.n) / int(populations.counts.n)
-    pool = WhitenedPool.from_particles(particles, host_array(eta))
-    fitted_wide = _fit_maps(populations, pool, _maps_to_populations(particles), share * eta)
-    if fitted_wide is None:
+    pool = WhitenedPool.from_particles(particles, eta)
+    wide = _fit_maps(populations, pool, _maps_to_populations(particles), share * eta)
+    if wide is None:
         return None
-    wide_maps, wide = fitted_wide
-    narrow_maps = refit_maps(pool, wide_maps, wide.log_weights).scaled(host_array(share))
+    narrow_maps = refit_maps(pool, wide.maps, wide.particles.log_weights, wide.ess).scaled(share)
     fitted = _fit_maps(populations, pool, narrow_maps, eta)
-    return None if fitted is None else _resample_all(replicate_keys(key, populations.n_replicates), fitted[1])
+    if fitted is None:
+        return None
+    return _resample_all(replicate_keys(key, populations.n_replicates), fitted.particles)
 
 
-def _fit_maps(
-    populations: Target, pool: WhitenedPool, maps: AffineMaps, eta: float
-) -> tuple[AffineMaps, Particles] | None:
+def _fit_maps(populations: Target, pool: WhitenedPool, maps: AffineMaps, eta: float) -> TransportedParticles | None:
     """Refit the maps until all populations have a sufficient effective sample size; return None if they do not."""
     constants = config.CONFIG.subsample
     for _ in range(constants.max_map_fits):
-        particles, sizes = transport_and_weight(populations, pool, maps, host_array(eta))
-        if float(sizes.min()) >= constants.min_population_ess * particles.risk.shape[-1]:
-            return maps, particles
-        maps = refit_maps(pool, maps, particles.log_weights)
+        fitted = transport(populations, pool, maps, eta)
+        if fitted.ess.min() >= constants.min_population_ess * fitted.n_particles:
+            return fitted
+        maps = refit_maps(pool, maps, fitted.particles.log_weights, fitted.ess)
     return None
 
 
-@jit
 def _maps_to_populations(particles: Particles) -> AffineMaps:
     """Return the map to each population's own mean and covariance, so that a mode found by one is not lost."""
-    theta, weights = particles.theta, particles.weights
-    return AffineMaps(mean(theta, weights), factor(covariance(theta, weights)))
+    means, covariances = host_moments(particles)
+    return AffineMaps(host_array(means), host_array(host_factor(covariances)))
 
 
 @jit

@@ -8,21 +8,24 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes._backend.functions import as_float
-from calibayes._backend.rng import replicate_keys
 from calibayes._core.particles import uniform_log_weights
 from calibayes._core.target import evaluate, make_target
 from calibayes.losses import Generic
-from calibayes.samplers.initial import InitialDraws
-from calibayes.samplers.mixing import rejuvenate_until_mixed
-from calibayes.samplers.populations import N_POPULATIONS, population_target
-from calibayes.samplers.transport import importance, pool
-from calibayes.samplers.transport.importance import (
+from calibayes.samplers import importance
+from calibayes.samplers.importance import (
     DegenerateWeightsError,
     Proposal,
-    draw_populations,
+    adapt,
+    draw_and_weight,
+    first_proposal,
+    sample,
     supports,
 )
+from calibayes.samplers.initial import InitialDraws
+from calibayes.samplers.mixing import rejuvenate_until_mixed
+from calibayes.samplers.populations import N_POPULATIONS, population_agreement, population_target
+from calibayes.samplers.transport import matching, pool
+from calibayes.samplers.transport.matching import initial_populations, move_populations
 from calibayes.samplers.transport.pool import make_pool
 
 N, K, M, ETA, PRIOR = 50, 3, 500, 0.7, 10.0
@@ -94,9 +97,9 @@ def exact(x, y, eta):
     return covariance @ (eta * x.T @ y), covariance
 
 
-def whitened(particles, x, y, eta):
+def whitened(theta, x, y, eta):
     mean, covariance = exact(x, y, eta)
-    theta = np.asarray(particles.theta, np.float64).reshape(K, -1)
+    theta = np.asarray(theta, np.float64).reshape(K, -1)
     return np.linalg.solve(np.linalg.cholesky(covariance), theta - mean[:, None])
 
 
@@ -120,13 +123,14 @@ def exact_draws(problem):
 def test_populations_are_nearly_independent_draws(problem, exact_draws):
     """Four draws of the proposal for each one that is kept: nearly all kept draws are different."""
     target, x, y = problem
-    drawn, (r_hat, size) = draw_populations(jax.random.key(3), target, exact_draws, ETA, M)
-    assert 1 <= r_hat < 1.01
+    drawn = sample(np.random.default_rng(3), population_target(target), merged_proposal(exact_draws), ETA, M)
+    r_hat, size = population_agreement(drawn)
+    assert r_hat < 1.01
     # The smallest of four effective sample sizes, each with a relative error of sqrt(2 / 19).
     assert 0.25 * N_POPULATIONS * M < size <= N_POPULATIONS * M
     assert drawn.theta.shape == (K, N_POPULATIONS, M)
     np.testing.assert_array_equal(drawn.log_weights, uniform_log_weights((N_POPULATIONS, M)))
-    assert_standard_normal(whitened(drawn, x, y, ETA), 0.8 * N_POPULATIONS * M)
+    assert_standard_normal(whitened(drawn.theta, x, y, ETA), 0.8 * N_POPULATIONS * M)
     assert len(np.unique(drawn.theta[0])) > 0.95 * N_POPULATIONS * M
 
 
@@ -137,17 +141,19 @@ def test_proposal_is_a_student_t(problem):
     """
     target, x, y = problem
     mean, covariance = exact(x, y, ETA)
-    centre = jnp.asarray(mean + 0.3 * covariance.diagonal() ** 0.5, float)
-    proposal = Proposal(centre, jnp.asarray(np.linalg.cholesky(1.5 * covariance), float))
-    keys = replicate_keys(jax.random.key(4), N_POPULATIONS)
-    weighted = importance._draw_and_weight(keys, population_target(target), proposal, as_float(ETA), M)
-    offset = np.linalg.solve(np.linalg.cholesky(covariance), np.asarray(proposal.centre) - mean)
-    u = whitened(weighted, x, y, ETA) - offset.reshape(K, 1)
+    centre = mean + 0.3 * covariance.diagonal() ** 0.5
+    proposal = Proposal(centre[:, None], 1.5 * covariance[None]).repeated(N_POPULATIONS)
+    theta, risk, log_prior, log_weights = draw_and_weight(
+        np.random.default_rng(4), population_target(target), proposal, ETA, M
+    )
+    assert risk.shape == log_prior.shape == log_weights.shape == (N_POPULATIONS, M)
+    offset = np.linalg.solve(np.linalg.cholesky(covariance), centre - mean)
+    u = whitened(theta, x, y, ETA) - offset.reshape(K, 1)
     assert np.abs((u**2).mean(1) / (1.5 * 8 / 6) - 1).max() < 4.5 * (3.5 / (N_POPULATIONS * M)) ** 0.5
-    weights = np.exp(np.asarray(weighted.log_weights, np.float64)).ravel() / N_POPULATIONS
-    assert weights.sum() == pytest.approx(1, rel=1e-4)
+    weights = np.exp(log_weights - log_weights.max()).ravel()
+    weights /= weights.sum()
     size = 1 / (weights**2).sum()
-    u = whitened(weighted, x, y, ETA)
+    u = whitened(theta, x, y, ETA)
     assert size > 0.4 * N_POPULATIONS * M
     # The error of a weighted mean is that of the effective sample size, or slightly larger: a factor of 1.25.
     assert np.abs(u @ weights).max() < 1.25 * 4.5 / size**0.5
@@ -160,10 +166,102 @@ def shifted(target, draws):
     return evaluate(population_target(target), theta)
 
 
+def merged_proposal(particles):
+    return Proposal.from_particles(particles.merge_replicates()).repeated(N_POPULATIONS)
+
+
 def test_bad_proposal_is_an_error(problem, exact_draws):
+    """One that is far away, and one that is too narrow: the draws of the latter have heavy-tailed weights."""
     target, _, _ = problem
-    with pytest.raises(DegenerateWeightsError):
-        draw_populations(jax.random.key(3), target, shifted(target, exact_draws), ETA, M)
+    proposal = merged_proposal(exact_draws)
+    for bad in (merged_proposal(shifted(target, exact_draws)), proposal._replace(scale=proposal.scale / 20)):
+        with pytest.raises(DegenerateWeightsError):
+            sample(np.random.default_rng(3), population_target(target), bad, ETA, M)
+
+
+def test_replicates_have_proposals_of_their_own(problem):
+    """Bootstrap replicates at another learning rate have their own exact means."""
+    target, x, y = problem
+    counts = np.asarray(target.counts.to_array()).T[:, :N]
+    precision = 2 * ETA * np.einsum("bn,nk,nj->bkj", counts, x, x) + np.eye(K) / PRIOR**2
+    covariances = np.linalg.inv(precision)
+    means = np.einsum("bkj,bj->bk", covariances, 2 * ETA * np.einsum("bn,nk->bk", counts * y, x))
+    drawn = sample(np.random.default_rng(6), target, Proposal(means.T + 0.01, 1.3 * covariances), 2 * ETA, M)
+    z = np.linalg.solve(np.linalg.cholesky(covariances), (np.asarray(drawn.theta, float).mean(-1).T - means)[..., None])
+    # The mean of at least 0.4 x 4 M effective draws, resampled to M: 63 deviates below 4 for one seed in 250.
+    assert np.abs(z).max() < 4 * 1.3 / M**0.5
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e4, 1e-3])
+@pytest.mark.parametrize("shift", [0.0, 5.0])
+def test_proposal_adapts_to_the_posterior(problem, factor, shift):
+    """From one that is too wide or too narrow, and a few of its standard deviations away."""
+    target, x, y = problem
+    mean, covariance = exact(x, y, ETA)
+    sd = np.sqrt(covariance.diagonal())
+    start = Proposal((mean + shift * sd)[:, None], factor * covariance[None])
+    if factor < 1:
+        start = start._replace(centre=mean[:, None])
+    rng = np.random.default_rng(8)
+    proposal = adapt(rng, population_target(target), ETA, start, M)
+    # From at least 0.4 x 10,000 effective draws.
+    assert (np.abs(proposal.centre[:, 0] - mean) < 4.5 * sd / 4000**0.5).all()
+    np.testing.assert_allclose(proposal.scale[0].diagonal() / sd**2, 1, atol=4.5 * (2 / 4000) ** 0.5)
+    drawn = sample(rng, population_target(target), proposal.repeated(N_POPULATIONS), ETA, M)
+    assert_standard_normal(whitened(drawn.theta, x, y, ETA), 0.5 * N_POPULATIONS * M)
+
+
+def test_proposal_that_cannot_adapt_is_an_error(problem):
+    target, x, y = problem
+    mean, covariance = exact(x, y, ETA)
+    for start in (Proposal(mean[:, None] + 1e6, covariance[None]), Proposal(mean[:, None] * np.nan, covariance[None])):
+        with pytest.raises(DegenerateWeightsError):
+            adapt(np.random.default_rng(8), population_target(target), ETA, start, 50)
+
+
+def test_first_proposal_is_broader_than_least_squares(problem):
+    """Also after the reference has moved; and finite for collinear columns and a perfect fit."""
+    target, x, y = problem
+    fit, (residual,), *_ = np.linalg.lstsq(x, y)
+    expected = importance.CONFIG.broadening * residual / N * np.linalg.inv(x.T @ x)
+    for moved in (target, target.recentre(jnp.asarray(fit + 1.0, float))):
+        proposal = first_proposal(moved)
+        np.testing.assert_allclose(proposal.centre[:, 0], fit, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(proposal.scale[0], expected, rtol=1e-3, atol=1e-5)
+    collinear = make_target(MODEL, (np.ones((5, 2)), np.ones(5)), np.ones((1, 5)), 2)
+    proposal = first_proposal(collinear)
+    assert np.isfinite(proposal.centre).all()
+    assert np.linalg.eigvalsh(proposal.scale[0]).min() > 0
+
+
+def test_initial_populations_are_independent_draws_at_the_matching_eta(problem, key):
+    """For least squares the matching learning rate is K / sum of leverage times squared residual."""
+    target, x, y = problem
+    initial = initial_populations(key, target, M)
+    leverage = np.einsum("ik,ki->i", x, np.linalg.solve(x.T @ x, x.T))
+    residual = y - x @ np.linalg.lstsq(x, y)[0]
+    assert initial.independent
+    assert initial.eta == pytest.approx(K / (leverage * residual**2).sum(), rel=0.1)
+    assert_standard_normal(whitened(initial.particles.theta, x, y, initial.eta), 0.8 * N_POPULATIONS * M)
+    moved = move_populations(key, initial, 2.5 * initial.eta)
+    assert moved.independent
+    assert_standard_normal(whitened(moved.particles.theta, x, y, moved.eta), 0.8 * N_POPULATIONS * M)
+    # Independent draws are the pool.
+    assert make_pool(key, moved, M).particles is moved.particles
+
+
+def test_tempering_replaces_importance_sampling_that_fails(problem, key, monkeypatch):
+    target, x, y = problem
+
+    def fail(*_):
+        raise DegenerateWeightsError
+
+    monkeypatch.setattr(matching, "adapt", fail)
+    initial = initial_populations(key, target, M)
+    assert not initial.independent
+    assert np.abs(whitened(initial.particles.theta, x, y, initial.eta).mean(1)).max() < 0.2
+    moved = move_populations(key, initial, 1.5 * initial.eta)
+    assert not moved.independent
 
 
 def test_pool_uses_markov_chains_if_weights_are_degenerate(problem, exact_draws, monkeypatch):
@@ -180,7 +278,7 @@ def test_pool_uses_markov_chains_if_weights_are_degenerate(problem, exact_draws,
     recovered = make_pool(jax.random.key(5), InitialDraws(target, shifted(target, exact_draws), ETA), M)
     assert calls
     # From so far away the particles mix slowly; it suffices that they have returned.
-    assert np.abs(whitened(recovered.particles, x, y, ETA).mean(1)).max() < 1
+    assert np.abs(whitened(recovered.particles.theta, x, y, ETA).mean(1)).max() < 1
 
 
 def test_nan_losses_are_an_error(problem, exact_draws):
@@ -188,7 +286,7 @@ def test_nan_losses_are_an_error(problem, exact_draws):
     target, _, _ = problem
     broken = replace(target, data=jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), target.data))
     with pytest.raises(DegenerateWeightsError):
-        draw_populations(jax.random.key(3), broken, exact_draws, ETA, M)
+        sample(np.random.default_rng(3), population_target(broken), merged_proposal(exact_draws), ETA, M)
 
 
 @pytest.mark.parametrize("loss", [*CONVEX, RenamedSquared()], ids=lambda loss: type(loss).__name__)

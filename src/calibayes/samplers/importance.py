@@ -1,0 +1,284 @@
+r"""Importance sampling of log-concave posteriors.
+
+A convex loss and a log-concave prior make a log-concave posterior. It has one mode, and its tails are no heavier than
+exponential, so that draws $\theta$ of a Student t distribution with location $\mu$ and scale matrix $\Sigma$ have
+bounded weights
+
+$$ w = \exp\{-\eta R(\theta)\}\,p(\theta) / t(\theta; \mu, \Sigma). $$
+
+If $\mu$ and $\Sigma$ are the mean and covariance of the posterior and it is not far from normal, most draws are
+effective for up to about 50 parameters. They are found by adaptive importance sampling (Cappé, Guillin, Marin and
+Robert 2004): draw, weight, and move $\mu$ and $\Sigma$ to the weighted mean and covariance, starting at a broad
+distribution around the least-squares fit. While few draws are effective, the draws with the largest weights count
+equally, as in the cross-entropy method (Rubinstein 1999).
+
+This takes a few evaluations of the risk, where tempering from the prior takes hundreds, and the draws are independent.
+Weights also reveal a failure, by a `DegenerateWeightsError`. Callers then use tempering and Markov chains
+(`calibayes.samplers.mixing`), which work for any posterior.
+
+References
+----------
+Cappé, Guillin, Marin and Robert (2004), Population Monte Carlo, Journal of Computational and Graphical Statistics 13.
+Rubinstein (1999), The cross-entropy method for combinatorial and continuous optimization, Methodology and Computing in
+Applied Probability 1.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from calibayes._backend.devices import SHARDED, sum_over_devices
+from calibayes._backend.functions import host_array
+from calibayes._backend.jit import light_jit, prefetch
+from calibayes._backend.linalg import host_factor
+from calibayes._core.convergence import pareto_k, pareto_k_limit
+from calibayes._core.loss import LinearLoss
+from calibayes._core.particles import Particles, host_moments
+from calibayes._core.target import Target, evaluate
+
+
+@dataclass(frozen=True)
+class ImportanceConfig:
+    """Constants of the importance sampling."""
+
+    df: int = 8
+    """Degrees of freedom of the Student t proposal: tails that are heavier than exponential, while most draws stay
+    effective for a normal posterior."""
+    min_ess: float = 0.4
+    """Effective sample size, as a share of the draws, that every replicate must have."""
+    max_parameters: int = 50
+    """Largest number of parameters. Half of the draws of a Student t with 8 degrees of freedom are effective for a
+    normal posterior of 50 parameters, and fewer for more."""
+    oversampling: int = 4
+    """Draws of the proposal for each equally weighted draw; enough that few are chosen twice by the resampling."""
+    max_fits: int = 25
+    """Largest number of fits of the proposal. In 50 parameters the best draws have variances that are smaller by a
+    third."""
+    elite_share: float = 0.025
+    """Share of the draws to which a proposal is fitted if fewer are effective. More would shrink the proposal more
+    slowly, fewer would fit it to a few draws."""
+    min_elite_draws: int = 25
+    """Smallest number of such draws per parameter, as for the maps of transport."""
+    broadening: float = 25.0
+    """Factor of the covariance of the first proposal, relative to that of least squares."""
+    ridge: float = 1e-6
+    """Ridge of the least-squares fit, for columns scaled to a mean square of one: directions that the observations do
+    not determine start with a wide proposal."""
+
+
+CONFIG = ImportanceConfig()
+
+
+class DegenerateWeightsError(Exception):
+    """Too few draws of the proposal are effective."""
+
+
+class Proposal(NamedTuple):
+    """Location and scale matrix of a Student t distribution for every replicate."""
+
+    centre: Float[np.ndarray, "K R"]
+    scale: Float[np.ndarray, "R K K"]
+
+    @staticmethod
+    def from_particles(particles: Particles) -> "Proposal":
+        """Return proposals with the mean and covariance of the particles of each replicate."""
+        return Proposal(*host_moments(particles))
+
+    def repeated(self, n_replicates: int) -> "Proposal":
+        """Return the proposal of a single replicate for `n_replicates` replicates."""
+        return Proposal(np.repeat(self.centre, n_replicates, 1), np.repeat(self.scale, n_replicates, 0))
+
+
+class WeightedDraws(NamedTuple):
+    """Draws of a proposal on every replicate, and the logarithms of their importance weights, not normalised."""
+
+    theta: Float[np.ndarray, "K R M"]
+    risk: Float[np.ndarray, "R M"]
+    log_prior: Float[np.ndarray, "R M"]
+    log_weights: Float[np.ndarray, "R M"]
+
+
+def supports(target: Target) -> bool:
+    """Return whether the posteriors are known to be log-concave, and have few enough parameters.
+
+    With a bounded prior the posterior need not be log-concave in the unconstrained coordinates of the particles.
+    """
+    convex_loss = _declares(target.loss, "convex", ("rho", "decompose"))
+    log_concave_prior = _declares(target.prior, "log_concave", ("log_prob",))
+    log_concave = convex_loss and log_concave_prior and target.coordinates.unbounded
+    return log_concave and target.dim <= CONFIG.max_parameters
+
+
+def _declares(instance: object, attribute: str, methods: tuple[str, ...]) -> bool:
+    """Return the attribute of the class that defines the methods.
+
+    A subclass that overrides a method does not inherit the attribute.
+    """
+    classes = type(instance).__mro__
+    defining = next((cls for cls in classes if any(name in vars(cls) for name in methods)), object)
+    return bool(vars(defining).get(attribute, False))
+
+
+def random_generator(key: PRNGKeyArray) -> np.random.Generator:
+    """Return a generator of random numbers on the host whose seed is a key."""
+    return np.random.default_rng(jax.device_get(jax.random.key_data(key)))
+
+
+def first_proposal(target: Target) -> Proposal:
+    """Return a broad proposal around the least-squares fit to the data, for a single replicate."""
+    assert isinstance(target.loss, LinearLoss)
+    n, dim = int(target.counts.n), target.dim
+    products = np.asarray(_products_of_columns(target), np.float64)
+    gram, moments, squares = products[:dim, :dim], products[:dim, dim], products[dim, dim]
+    size = np.sqrt(np.maximum(np.diagonal(gram), 1e-30))
+    inverse = np.linalg.inv(gram / (size * size[:, None]) + CONFIG.ridge * np.eye(dim)) / (size * size[:, None])
+    fit = inverse @ moments
+    variance = (squares - moments @ fit) / n
+    # Residuals that vanish, up to rounding, leave no scale: use that of the response.
+    variance = variance if variance > CONFIG.ridge * squares / n else max(squares / n, 1.0)
+    scale = CONFIG.broadening * variance * inverse
+    return Proposal((np.asarray(target.reference, np.float64) + fit)[:, None], scale[None])
+
+
+def prefetch_first_proposal(target: Target) -> None:
+    """Start to compile `first_proposal`."""
+    prefetch(_products_of_columns, target)
+
+
+@light_jit
+def _products_of_columns(target: Target) -> Float[Array, "J J"]:
+    """Return the products, summed over the data, of the columns of X and the response, which is the last column."""
+
+    def on_device(data, counts):
+        x, y, offset = data
+        columns = jnp.concatenate([x, (y - offset)[..., None]], -1)
+        weighted = columns * jax.vmap(counts.block)(counts.blocks)
+        return jnp.tensordot(weighted, columns, ((0, 1), (0, 1)), precision=jax.lax.Precision.HIGHEST)
+
+    data_counts = target.counts.select(jnp.zeros(1, int))
+    return sum_over_devices(target.mesh, on_device, (SHARDED, data_counts.partition_specs()), target.data, data_counts)
+
+
+def adapt(rng: np.random.Generator, populations: Target, eta: float, proposal: Proposal, n_draws: int) -> Proposal:
+    """Fit the proposal to the posterior on the data.
+
+    Parameters
+    ----------
+    rng : Generator
+        Random numbers.
+    populations : Target
+        The posterior on the data, once for each population.
+    eta : float
+        The learning rate.
+    proposal : Proposal
+        First proposal, for a single replicate.
+    n_draws : int
+        Number of draws in each population.
+
+    Returns
+    -------
+    Proposal
+        The mean and covariance of the posterior, estimated from a proposal of which enough draws are effective, for a
+        single replicate.
+
+    Raises
+    ------
+    DegenerateWeightsError
+        If there is no such proposal after `CONFIG.max_fits` fits.
+    """
+    for _ in range(CONFIG.max_fits):
+        draws = draw_and_weight(rng, populations, proposal.repeated(populations.n_replicates), eta, n_draws)
+        log_weights = draws.log_weights.reshape(1, -1)
+        if not np.isfinite(log_weights.max()):
+            break
+        weights = _relative_weights(log_weights)
+        size = _ess(weights)[0]
+        theta = draws.theta.reshape(len(draws.theta), -1).astype(np.float64)
+        n_elite = int(max(CONFIG.elite_share * weights.size, CONFIG.min_elite_draws * len(theta)))
+        few_effective = size < n_elite < weights.size
+        if few_effective:
+            weights = (log_weights >= np.partition(log_weights[0], -n_elite)[-n_elite]).astype(np.float64)
+        weights = weights[0] / weights.sum()
+        centre = (theta @ weights)[:, None]
+        # Around the previous centre, a proposal that has to move becomes wider in that direction (as in CMA-ES).
+        deviations = theta - (proposal.centre if few_effective else centre)
+        proposal = Proposal(centre, ((deviations * weights) @ deviations.T)[None])
+        if size >= CONFIG.min_ess * weights.size:
+            return proposal
+    raise DegenerateWeightsError
+
+
+def sample(rng: np.random.Generator, target: Target, proposal: Proposal, eta: float, n_particles: int) -> Particles:
+    """Return equally weighted draws on every replicate, by importance sampling and resampling.
+
+    Parameters
+    ----------
+    rng : Generator
+        Random numbers.
+    target : Target
+        The posteriors.
+    proposal : Proposal
+        Proposals close to them.
+    eta : float
+        The learning rate.
+    n_particles : int
+        Number of draws on each replicate.
+
+    Raises
+    ------
+    DegenerateWeightsError
+        If too few draws of a replicate are effective.
+    """
+    parts = [draw_and_weight(rng, target, proposal, eta, n_particles) for _ in range(CONFIG.oversampling)]
+    draws = WeightedDraws(*(np.concatenate(leaves, -1) for leaves in zip(*parts, strict=True)))
+    weights = _relative_weights(draws.log_weights)
+    n_draws = weights.shape[-1]
+    # Negated, so that weights that are all zero are degenerate too.
+    if not (_ess(weights) >= CONFIG.min_ess * n_draws).all():
+        raise DegenerateWeightsError
+    if (pareto_k(draws.log_weights) > pareto_k_limit(n_draws)).any():
+        raise DegenerateWeightsError
+    ancestors = _stratified(rng, weights, n_particles)
+    theta, risk, log_prior = (
+        np.take_along_axis(leaf, np.broadcast_to(ancestors, (*leaf.shape[:-1], n_particles)), -1) for leaf in draws[:3]
+    )
+    equal = host_array(np.full(ancestors.shape, -np.log(n_particles)))
+    return Particles(*jax.device_put((theta, risk, log_prior, equal)))
+
+
+def draw_and_weight(
+    rng: np.random.Generator, target: Target, proposal: Proposal, eta: float, n_draws: int
+) -> WeightedDraws:
+    """Draw from the Student t proposal of every replicate, and weight the draws, by one evaluation of the risk."""
+    dim, n_replicates = proposal.centre.shape
+    z = rng.standard_normal((n_replicates, dim, n_draws))
+    z *= np.sqrt(CONFIG.df / rng.chisquare(CONFIG.df, (n_replicates, 1, n_draws)))
+    theta = proposal.centre[:, :, None] + np.moveaxis(host_factor(proposal.scale) @ z, 1, 0)
+    evaluated = jax.device_get(evaluate(target, host_array(theta)))
+    log_t = -0.5 * (CONFIG.df + dim) * np.log1p(np.square(z).sum(1) / CONFIG.df)
+    log_density = -eta * evaluated.risk.astype(np.float64) + evaluated.log_prior
+    log_weights = np.where(np.isfinite(log_density), log_density - log_t, -np.inf)
+    return WeightedDraws(evaluated.theta, evaluated.risk, evaluated.log_prior, log_weights)
+
+
+def _relative_weights(log_weights: Float[np.ndarray, "R M"]) -> Float[np.ndarray, "R M"]:
+    """Return weights relative to the largest of each replicate."""
+    largest = log_weights.max(-1, keepdims=True)
+    return np.exp(log_weights - np.where(np.isfinite(largest), largest, 0.0))
+
+
+def _ess(weights: Float[np.ndarray, "R M"]) -> Float[np.ndarray, " R"]:
+    with np.errstate(invalid="ignore"):
+        return np.square(weights.sum(-1)) / np.square(weights).sum(-1)
+
+
+def _stratified(rng: np.random.Generator, weights: Float[np.ndarray, "R M"], n: int) -> np.ndarray:
+    """Return the indices of `n` ancestors on each replicate, by stratified resampling."""
+    points = (np.arange(n) + rng.uniform(size=(len(weights), n))) / n
+    cdf = np.cumsum(weights, -1)
+    indices = [np.searchsorted(row, row[-1] * point, side="right") for row, point in zip(cdf, points, strict=True)]
+    return np.minimum(indices, weights.shape[-1] - 1)
