@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := demo
-.PHONY: help demo test lint format docs picture clean lock audit coverage \
+.PHONY: help demo test test-slow lint format docs picture clean lock audit coverage \
 	bench bench-cold bench-page bench-compare sensitivity seeds kills inputs soak reproduce robust-page validate mutants trust-page \
 	studies results pages
 
@@ -17,6 +17,9 @@ demo: .venv/installed  ## Calibrate the example of the paper and open its report
 
 test: .venv/installed  ## Run the test suite.
 	$(BIN)/pytest
+
+test-slow: .venv/installed  ## Run the slow tests; one of seven parts with PART=3/7.
+	$(BIN)/pytest -m slow --part $(or $(PART),1/1)
 
 lint: .venv/installed  ## Check style, format, types and the layers of the package.
 	$(BIN)/ruff check .
