@@ -36,6 +36,7 @@ from calibayes.result import Intervals, Result, describe
 from calibayes.samplers.mixing import temper_and_mix
 from calibayes.solve.bracket import Bracket
 from calibayes.solve.checkpoint import Checkpoint
+from calibayes.solve.crossings import describe_crossings
 from calibayes.solve.iterate import Iterate, TraceRecord
 from calibayes.solve.marginals import is_inside, marginal_curves
 from calibayes.solve.problem import CoverageProblem, NotReachedError
@@ -325,10 +326,12 @@ class Calibration:
         weights = np.asarray(shifted.weights[0], np.float64)
         values = vector @ np.asarray(shifted.theta[:, 0], np.float64)
         bounds = np.quantile(values, _tails(level), weights=weights, method="inverted_cdf")
-        # The joint eta's standard error, refinement and jump are not this interval's.
-        joint = (Code.ETA_SE_UNKNOWN, Code.NOT_REFINED, Code.LEVEL_NOT_ATTAINED)
+        # The joint eta's standard error, refinement, jump and other crossings are not this interval's.
+        joint = (Code.ETA_SE_UNKNOWN, Code.NOT_REFINED, Code.LEVEL_NOT_ATTAINED, Code.SEVERAL_CROSSINGS)
         findings = [finding for finding in iterate.diagnostics if finding.code not in joint]
         findings += [] if jump is None else [self.problem.describe_jump(jump)]
+        crossings = describe_crossings(curve, eta, ())
+        findings += [] if crossings is None else [crossings]
         status = Status.UNRELIABLE if worst(findings) is Severity.ERROR else Status.CONVERGED
         return _Marginal(bounds, eta, curve.eta_se(), status, findings)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import calibayes as cb
+from calibayes._backend.time_limit import TimeLimitError
 from calibayes._core.target import make_target
 from calibayes.samplers.audit import Audit
 from calibayes.solve import verify as verify_module
@@ -232,6 +233,14 @@ def test_interrupted_audit_keeps_the_answer(audits):
     assert findings(verified) == [(cb.Code.NOT_AUDITED, WARNING)]
     assert abs(iterate.coverage - LEVEL) < 0.011
     assert 0 < iterate.eta_se < np.inf
+    assert (verified.audited, verified.fell_back) == (False, False)
+
+
+def test_audit_at_the_time_limit_keeps_the_answer(audits):
+    audits.outcomes = [TimeLimitError()]
+    verified = run(audited(replacement=ExactSampler.of_problem()))
+    assert verified.solution.iterate.status is cb.Status.TIME_LIMIT
+    assert findings(verified) == [(cb.Code.TIME_LIMIT, ERROR), (cb.Code.NOT_AUDITED, WARNING)]
     assert (verified.audited, verified.fell_back) == (False, False)
 
 
