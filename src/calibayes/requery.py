@@ -390,7 +390,7 @@ class Calibration:
             if bootstrap is None:
                 raise ValueError(
                     "validate cannot draw fresh replicates, because the counts of this calibration were passed as an "
-                    "array. Pass bootstrap=, as to calibrate."
+                    "array. Pass bootstrap=, with the same meaning as in calibrate."
                 )
         n = len(jax.tree.leaves(inputs.observations)[0])
         replicates = check_bootstrap(bootstrap, n, problem.target.n_replicates - 1)
@@ -411,7 +411,7 @@ class Calibration:
     def _coverage_on(
         self, target: Target, initial_key: PRNGKeyArray, init_key: PRNGKeyArray
     ) -> tuple[Coverage, tuple[Diagnostic, ...]]:
-        """Return the coverage of the calibrated sets on other replicates, and what is to be known about it."""
+        """Return the coverage of the calibrated sets on other replicates, and the diagnostics of that run."""
         problem, eta = self.problem, self.iterate.eta
         sampler, initial = problem.sampler, problem.initial
         assert initial is not None

@@ -283,7 +283,7 @@ def test_result_states_audit_and_fallback(audits):
     audits.etas.clear()
     audits.outcomes = [True, False]
     wrong = audited(scale=WRONG, replacement=ExactSampler.of_problem())
-    with pytest.warns(cb.CalibrationWarning, match="every replicate was sampled by ExactSampler"):
+    with pytest.warns(cb.CalibrationWarning, match="All replicates were therefore sampled again by ExactSampler"):
         replaced = cb.calibrate(model, data, sampler=wrong, search=cb.Bracket(), **options)
     assert replaced.converged
     assert replaced.repaired_replicates.tolist() == list(range(B))

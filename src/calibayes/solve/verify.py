@@ -79,7 +79,12 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
     except (ValueError, RuntimeError) as error:
         if processes_out_of_sync(error) or isinstance(error, CheckpointError):
             raise
-        failed = _add(unreliable, Code.FALLBACK_FAILED, f"The fallback sampler failed too: {error}.", Severity.ERROR)
+        failed = _add(
+            unreliable,
+            Code.FALLBACK_FAILED,
+            f"The fallback sampler failed, too: {str(error).rstrip('.')}.",
+            Severity.ERROR,
+        )
         return Verified(failed, audited=False)
     numbered = (replace(record, iteration=len(first.trace) + record.iteration) for record in second.trace)
     second = replace(second, trace=(*first.trace, *numbered))
@@ -90,11 +95,12 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
     )
     second = replace(second, iterate=_prepend(second.iterate, carried))
     message = (
-        f"The first sampler was unreliable: every replicate was sampled by {type(sampler).__name__} from the prior."
+        "The first sampler was unreliable. All replicates were therefore sampled again by "
+        f"{type(sampler).__name__}, which starts from the prior."
     )
     second = _add(second, Code.FALLBACK, message)
     if second.iterate.status is not Status.CONVERGED:
-        second = _add(second, Code.NOT_AUDITED, "Not audited: the fallback sampler found no answer.")
+        second = _add(second, Code.NOT_AUDITED, "Not audited: the search with the fallback sampler did not converge.")
         return Verified(second, audited=False, fell_back=True)
     second, outcome = _audit(solver, second, "fallback audit")
     if outcome is not None and outcome.failed:
