@@ -43,7 +43,12 @@ def tables(results: Path, studies: Path) -> str:
     if not parts:
         raise ValueError(f"{results} contains no results. Run python -m benchmarks.validate first.")
     sections = [_p_values({name: parts[name]["lines"] for name in P_VALUES if name in parts})]
-    for name, section in (("invariance", _invariances), ("known", _known), ("adversarial", _difficult), ("mutants", _mutants)):
+    for name, section in (
+        ("invariance", _invariances),
+        ("known", _known),
+        ("adversarial", _difficult),
+        ("mutants", _mutants),
+    ):
         if name in parts:
             sections.append(section(parts[name]["lines"]))
     sections += [_studies(studies), _machines(parts)]
@@ -136,9 +141,8 @@ def _difficult(lines: Lines) -> str:
             for line in selected
         ]
         columns = ["model", "level", "eta", "reported coverage", "exact coverage", "status", "seconds"]
-        sections.append(
-            f"### {len(selected)} models, {title}\n\n{adversarial.summary(selected)}\n\n{Table(columns, rows).markdown()}"
-        )
+        heading = f"### {len(selected)} models, {title}"
+        sections.append(f"{heading}\n\n{adversarial.summary(selected)}\n\n{Table(columns, rows).markdown()}")
     slowest = max(line["seconds"] for line in lines)
     return (
         "## Difficult models\n\nModels with one or two parameters, whose posteriors are integrated on a grid. The "

@@ -53,7 +53,10 @@ def test_levels_of_a_bivariate_location_are_exact(region):
         "interval 1": two_sided[:, 1],
         "linear 1,-1": 2 * stats.norm.cdf(np.abs(z[:, 0] - z[:, 1]) / 2**0.5) - 1,
     }[region]
-    np.testing.assert_allclose(exact.critical_levels(ETA, region), expected, atol=0.01)
+    levels = exact.critical_levels(ETA, region)
+    # A cell is about 0.15 standard deviations wide, which matters less in the tails, where the level is.
+    np.testing.assert_allclose(levels, expected, atol=0.015)
+    np.testing.assert_allclose(levels[expected > 0.9], expected[expected > 0.9], atol=0.004)
 
 
 def test_coverage_counts_levels():
@@ -124,8 +127,9 @@ def test_monte_carlo_error_decreases_with_replicates_and_is_small():
 
 
 def test_cases_without_a_crossing_have_no_answer():
-    assert run.has_answer(families.conflict())
-    assert not run.has_answer(families.bound(mean=-1.0))
+    few = lambda case: case._replace(exact=case.exact._replace(counts=case.exact.counts[:20]))
+    assert run.has_answer(few(families.conflict()))
+    assert not run.has_answer(few(families.bound(mean=-1.0)))
 
 
 LINE = {"verdict": "right", "has_answer": True, "seconds": 1.0}

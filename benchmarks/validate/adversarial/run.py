@@ -220,8 +220,8 @@ def summary(lines: Sequence[dict[str, Any]]) -> str:
     right = sum(line["verdict"] == "right" for line in with_answer)
     wrong = sum(line["verdict"] == "wrong" for line in lines)
     return (
-        f"{right} of {len(with_answer)} cases with an answer got it; {wrong} of {len(lines)} cases converged to a wrong "
-        f"answer; {sum(map(is_slow, lines))} took longer than allowed."
+        f"{right} of {len(with_answer)} cases with an answer got it; {wrong} of {len(lines)} cases converged to a "
+        f"wrong answer; {sum(map(is_slow, lines))} took longer than {MAX_SECONDS:.0f} s."
     )
 
 

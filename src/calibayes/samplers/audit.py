@@ -72,7 +72,9 @@ class Audit(NamedTuple):
     @property
     def reproducible(self) -> bool:
         """Whether the two independent runs agree well enough to replace a test of mixing."""
-        return bool(np.sqrt(np.mean(np.square(np.diff(self.independent_levels, axis=0))) / 2) < CONFIG.max_run_difference)
+        return bool(
+            np.sqrt(np.mean(np.square(np.diff(self.independent_levels, axis=0))) / 2) < CONFIG.max_run_difference
+        )
 
     @property
     def finding(self) -> str:

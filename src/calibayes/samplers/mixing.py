@@ -57,12 +57,13 @@ class MixingConfig:
     Order-of-magnitude choice; see `benchmarks/sensitivity.py`."""
     max_moves: int = 2_000
     """Default largest number of moves. A replicate that needs more is reported as not mixed."""
-    moves_before_extrapolation: int = 256
+    moves_before_extrapolation: int = 128
     """After this many moves, and after each doubling, the correlation with the start is extrapolated geometrically."""
     hopeless_factor: float = 2.0
     """A replicate is hopeless if it is not expected to forget its start within this multiple of the largest number of
-    moves. The moves end if all that remain are, or more than a batch of `N_POPULATIONS`. A correlation that decays to `max_correlation` in 4,000 moves falls from 0.86 to 0.75 between the first two
-    extrapolations, four times the error of a correlation of 1,000 particles."""
+    moves. The moves end if all that remain are, or more than a batch of `N_POPULATIONS`. A correlation that decays to
+    `max_correlation` in 4,000 moves falls from 0.93 to 0.86 between the first two extrapolations, and one that does in
+    2,000 moves to 0.75. The error of a correlation of 0.75 of 1,000 particles is 0.014."""
     moves_before_batching: int = 200
     """After this many moves, the last replicates that have not mixed (at most one batch) continue without the others:
     a few slow replicates must not keep all of them moving. Does not change results except for rounding."""

@@ -32,8 +32,8 @@ class BracketConfig:
     search_range: float = 1e5
     """Largest factor between the first learning rate and a larger one."""
     search_range_below: float = 1e9
-    """Largest factor between the first learning rate and a smaller one. Small learning rates are easy to sample, and the
-    first one may be far too large, where the posterior has several modes and does not narrow as eta grows."""
+    """Largest factor between the first learning rate and a smaller one. Small learning rates are easy to sample, and
+    the first one is far too large if the posterior has several modes, so that it does not narrow as eta grows."""
     max_factor: float = 16.0
     """Largest factor of one move."""
     min_factor: float = 1.5
