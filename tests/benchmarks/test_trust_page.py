@@ -42,8 +42,23 @@ def test_unnoticed_mutants_and_failures_are_on_the_page(tmp_path):
     store.add(path, "geweke", [{"kernel": "RAM", "model": "a", "quantity": "risk", "p": 1e-9, "n": 7}], 60.0)
     line = {"name": "a", "description": "Forget b.", "target": "x:f", "noticed_by": None, "digest": ""}
     store.add(path, "mutants", [line], 1.0)
-    difficult = {"set": "drawn", "seed": 7, "name": "Two modes", "level": 0.9, "eta": 1.0, "coverage": 0.9, "exact": 0.5}
-    difficult |= {"status": "CONVERGED", "codes": [], "seconds": 61.0, "verdict": "wrong", "has_answer": True}
+    difficult = {
+        "set": "drawn",
+        "seed": 7,
+        "name": "Two modes",
+        "level": 0.9,
+        "eta": 1.0,
+        "coverage": 0.9,
+        "exact": 0.5,
+    }
+    difficult |= {
+        "status": "CONVERGED",
+        "codes": [],
+        "seconds": 61.0,
+        "cpu_seconds": 90.0,
+        "verdict": "wrong",
+        "has_answer": True,
+    }
     store.add(path, "adversarial", [difficult | {"easy_seconds": 2.0}], 1.0)
     page.write(path, tmp_path, document)
     text = document.read_text()

@@ -132,7 +132,7 @@ def test_cases_without_a_crossing_have_no_answer():
     assert not run.has_answer(few(families.bound(mean=-1.0)))
 
 
-LINE = {"verdict": "right", "has_answer": True, "seconds": 1.0}
+LINE = {"verdict": "right", "has_answer": True, "seconds": 1.0, "cpu_seconds": 100.0}
 
 
 @pytest.mark.parametrize(
@@ -145,6 +145,7 @@ LINE = {"verdict": "right", "has_answer": True, "seconds": 1.0}
         ([{"verdict": "wrong"}], False),
         ([{"verdict": "wrong", "has_answer": False}], False),
         ([{"seconds": 61.0}], False),
+        ([{"seconds": 61.0, "cpu_seconds": 30.0}], True),
     ],
     ids=str,
 )
