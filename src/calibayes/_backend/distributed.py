@@ -17,8 +17,6 @@ from hashlib import sha256
 import jax
 import numpy as np
 
-from calibayes._backend.fork import require_working_jax
-
 
 @dataclass(frozen=True)
 class DistributedConfig:
@@ -101,10 +99,8 @@ def agree(values: Mapping[str, str]) -> None:
 def raise_distributed_errors() -> Iterator[None]:
     """Replace JAX's error about a lost process by a `DistributedError` that says how to continue.
 
-    Also a decorator, of every function that users call to compute. It therefore also refuses to compute in a process in
-    which JAX would wait for ever (`calibayes._backend.fork`).
+    Also a decorator. Without effect in a single process.
     """
-    require_working_jax()
     if jax.process_count() == 1:
         yield
         return
