@@ -7,11 +7,12 @@ import jax
 
 from calibayes._backend.distributed import raise_distributed_errors
 from calibayes._backend.fork import require_working_jax
+from calibayes._backend.memory import release_freed_memory
 
 
 @contextmanager
 def entry_point() -> Iterator[None]:
-    """Check that JAX can compute, turn off its debugging options, and replace its errors about lost processes.
+    """Check that JAX can compute, turn off its debugging options, replace its errors, and release memory at the end.
 
     Also a decorator. NaN and infinity are ordinary values in a calibration: a loss of infinity is a density of zero.
     `jax_debug_nans` and `jax_debug_infs` would end it with an error about an internal function, and without compilation
@@ -25,5 +26,8 @@ def entry_point() -> Iterator[None]:
         If a process of a distributed run was lost.
     """
     require_working_jax()
-    with jax.debug_nans(False), jax.debug_infs(False), jax.disable_jit(False), raise_distributed_errors():
-        yield
+    try:
+        with jax.debug_nans(False), jax.debug_infs(False), jax.disable_jit(False), raise_distributed_errors():
+            yield
+    finally:
+        release_freed_memory()
