@@ -36,6 +36,7 @@ from calibayes.result import Intervals, Result, describe
 from calibayes.samplers.mixing import temper_and_mix
 from calibayes.solve.bracket import Bracket
 from calibayes.solve.checkpoint import Checkpoint
+from calibayes.solve.crossings import describe_crossings
 from calibayes.solve.iterate import Iterate, TraceRecord
 from calibayes.solve.marginals import is_inside, marginal_curves
 from calibayes.solve.problem import CoverageProblem, NotReachedError
@@ -325,10 +326,12 @@ class Calibration:
         weights = np.asarray(shifted.weights[0], np.float64)
         values = vector @ np.asarray(shifted.theta[:, 0], np.float64)
         bounds = np.quantile(values, _tails(level), weights=weights, method="inverted_cdf")
-        # The joint eta's standard error, refinement and jump are not this interval's.
-        joint = (Code.ETA_SE_UNKNOWN, Code.NOT_REFINED, Code.LEVEL_NOT_ATTAINED)
+        # The joint eta's standard error, refinement, jump and other crossings are not this interval's.
+        joint = (Code.ETA_SE_UNKNOWN, Code.NOT_REFINED, Code.LEVEL_NOT_ATTAINED, Code.SEVERAL_CROSSINGS)
         findings = [finding for finding in iterate.diagnostics if finding.code not in joint]
         findings += [] if jump is None else [self.problem.describe_jump(jump)]
+        crossings = describe_crossings(curve, eta, ())
+        findings += [] if crossings is None else [crossings]
         status = Status.UNRELIABLE if worst(findings) is Severity.ERROR else Status.CONVERGED
         return _Marginal(bounds, eta, curve.eta_se(), status, findings)
 
@@ -387,7 +390,7 @@ class Calibration:
             if bootstrap is None:
                 raise ValueError(
                     "validate cannot draw fresh replicates, because the counts of this calibration were passed as an "
-                    "array. Pass bootstrap=, as to calibrate."
+                    "array. Pass bootstrap=, with the same meaning as in calibrate."
                 )
         n = len(jax.tree.leaves(inputs.observations)[0])
         replicates = check_bootstrap(bootstrap, n, problem.target.n_replicates - 1)
@@ -408,7 +411,7 @@ class Calibration:
     def _coverage_on(
         self, target: Target, initial_key: PRNGKeyArray, init_key: PRNGKeyArray
     ) -> tuple[Coverage, tuple[Diagnostic, ...]]:
-        """Return the coverage of the calibrated sets on other replicates, and what is to be known about it."""
+        """Return the coverage of the calibrated sets on other replicates, and the diagnostics of that run."""
         problem, eta = self.problem, self.iterate.eta
         sampler, initial = problem.sampler, problem.initial
         assert initial is not None

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import calibayes as cb
+from calibayes._backend.time_limit import TimeLimitError
 from calibayes._core.target import make_target
 from calibayes.samplers.audit import Audit
 from calibayes.solve import verify as verify_module
@@ -235,6 +236,14 @@ def test_interrupted_audit_keeps_the_answer(audits):
     assert (verified.audited, verified.fell_back) == (False, False)
 
 
+def test_audit_at_the_time_limit_keeps_the_answer(audits):
+    audits.outcomes = [TimeLimitError()]
+    verified = run(audited(replacement=ExactSampler.of_problem()))
+    assert verified.solution.iterate.status is cb.Status.TIME_LIMIT
+    assert findings(verified) == [(cb.Code.TIME_LIMIT, ERROR), (cb.Code.NOT_AUDITED, WARNING)]
+    assert (verified.audited, verified.fell_back) == (False, False)
+
+
 def test_interrupt_before_the_fallback_has_particles_keeps_the_first_answer(audits):
     audits.outcomes = [True]
 
@@ -274,7 +283,7 @@ def test_result_states_audit_and_fallback(audits):
     audits.etas.clear()
     audits.outcomes = [True, False]
     wrong = audited(scale=WRONG, replacement=ExactSampler.of_problem())
-    with pytest.warns(cb.CalibrationWarning, match="every replicate was sampled by ExactSampler"):
+    with pytest.warns(cb.CalibrationWarning, match="All replicates were therefore sampled again by ExactSampler"):
         replaced = cb.calibrate(model, data, sampler=wrong, search=cb.Bracket(), **options)
     assert replaced.converged
     assert replaced.repaired_replicates.tolist() == list(range(B))

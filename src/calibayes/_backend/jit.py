@@ -30,6 +30,7 @@ import numpy as np
 
 from calibayes._backend import program_cache
 from calibayes._backend.fingerprint import UnstableDigestError, digest
+from calibayes._backend.time_limit import check_time_limit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -155,6 +156,7 @@ class Program:
         _PROGRAMS.add(self)
 
     def __call__(self, *args: object) -> Any:
+        check_time_limit()
         leaves, structure = jax.tree.flatten(args)
         arrays: list[jax.Array | np.ndarray] = []
         entries: list[Hashable] = []

@@ -158,6 +158,16 @@ def check_search_settings(
         )
 
 
+def check_max_seconds(max_seconds: float | None) -> float | None:
+    """Return the time limit as a float; raise an error if it is not positive, or if there are several processes."""
+    if max_seconds is None:
+        return None
+    positive("max_seconds", max_seconds)
+    if jax.process_count() > 1:
+        raise ValueError("max_seconds is not available for several processes, whose clocks differ. Use max_iterations.")
+    return float(max_seconds)
+
+
 def check_n_particles(n_particles: int, dim: int, n_replicates: int) -> None:
     """Raise an error if there are too few particles per replicate, or more than fit into memory."""
     minimum = max(CONFIG.min_particles, CONFIG.min_particles_per_parameter * dim)

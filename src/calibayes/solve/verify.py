@@ -17,7 +17,7 @@ from calibayes.samplers.initial import InitialDraws
 from calibayes.solve.bracket import Bracket
 from calibayes.solve.iterate import Iterate
 from calibayes.solve.robbins_monro import REFINEMENT
-from calibayes.solve.solver import Solution, Solver, SolverState, check_reliability
+from calibayes.solve.solver import STOPS, Solution, Solver, SolverState, check_reliability, stopped
 
 _FALLBACK_STREAM, _AUDIT_STREAM = 3, 4
 """Numbers folded into the key of the search, for independent random streams."""
@@ -37,7 +37,7 @@ def verify(solver: Solver, solution: Solution) -> Verified:
     problem, iterate = solution.problem, solution.iterate
     if not problem.sampler.audited:
         return Verified(solution, audited=False)
-    if iterate.status in (Status.MAX_ITERATIONS, Status.INTERRUPTED):
+    if iterate.status in (Status.MAX_ITERATIONS, Status.TIME_LIMIT, Status.INTERRUPTED):
         return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: the search did not end."), audited=False)
     if not hasattr(problem.target.prior, "sample"):
         return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: the prior cannot be sampled."), audited=False)
@@ -82,21 +82,29 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
 
     def start() -> SolverState:
         key = fold_key(problem.key, _FALLBACK_STREAM)
-        state = solver.start_at(sampler.init(key, problem.target, initial, eta), eta)
-        return replace(state, trace=first.trace)
+        return solver.start_at(sampler.init(key, problem.target, initial, eta), eta)
 
     try:
         second = solver.search(
             problem, solver.checkpoint.stage("fallback search", start), "fallback search", "fallback solution"
         )
-    except (ValueError, RuntimeError, KeyboardInterrupt) as error:
+    except STOPS as error:
+        if processes_out_of_sync(error):
+            raise
+        failed = _add(unreliable, Code.FALLBACK_FAILED, "The fallback sampler did not end.", Severity.ERROR)
+        return Verified(replace(failed, iterate=stopped(failed.iterate, error)), audited=False)
+    except (ValueError, RuntimeError) as error:
         if processes_out_of_sync(error) or isinstance(error, CheckpointError):
             raise
-        interrupted = isinstance(error, KeyboardInterrupt)
-        message = f"The fallback sampler failed too: {str(error) or 'it was interrupted'}."
-        failed = _add(unreliable, Code.FALLBACK_FAILED, message, Severity.ERROR)
-        status = Status.INTERRUPTED if interrupted else failed.iterate.status
-        return Verified(replace(failed, iterate=replace(failed.iterate, status=status)), audited=False)
+        failed = _add(
+            unreliable,
+            Code.FALLBACK_FAILED,
+            f"The fallback sampler failed, too: {str(error).rstrip('.')}.",
+            Severity.ERROR,
+        )
+        return Verified(failed, audited=False)
+    numbered = (replace(record, iteration=len(first.trace) + record.iteration) for record in second.trace)
+    second = replace(second, trace=(*first.trace, *numbered))
     carried = tuple(
         replace(finding, severity=Severity.WARNING)
         for finding in first.iterate.diagnostics
@@ -104,11 +112,12 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
     )
     second = replace(second, iterate=_prepend(second.iterate, carried))
     message = (
-        f"The first sampler was unreliable: every replicate was sampled by {type(sampler).__name__} from the prior."
+        "The first sampler was unreliable. All replicates were therefore sampled again by "
+        f"{type(sampler).__name__}, which starts from the prior."
     )
     second = _add(second, Code.FALLBACK, message)
     if second.iterate.status is not Status.CONVERGED:
-        second = _add(second, Code.NOT_AUDITED, "Not audited: the fallback sampler found no answer.")
+        second = _add(second, Code.NOT_AUDITED, "Not audited: the search with the fallback sampler did not converge.")
         return Verified(second, audited=False, fell_back=True)
     second, outcome = _audit(solver, second, "fallback audit")
     if outcome is not None and outcome.failed:
@@ -134,11 +143,11 @@ def _audit(solver: Solver, solution: Solution, stage: str) -> tuple[Solution, Au
         if processes_out_of_sync(error) or isinstance(error, CheckpointError):
             raise
         return _add(solution, Code.NOT_AUDITED, f"The audit could not run: {error}"), None
-    except KeyboardInterrupt as error:
+    except STOPS as error:
         if processes_out_of_sync(error):
             raise
-        interrupted = replace(iterate, status=Status.INTERRUPTED)
-        return _add(replace(solution, iterate=interrupted), Code.NOT_AUDITED, "The audit was interrupted."), None
+        solution = replace(solution, iterate=stopped(iterate, error))
+        return _add(solution, Code.NOT_AUDITED, "The audit did not end."), None
 
 
 def _add(solution: Solution, code: Code, message: str, severity: Severity = Severity.WARNING) -> Solution:

@@ -28,11 +28,11 @@ from calibayes.samplers.importance import (
     DegenerateWeightsError,
     Proposal,
     adapt,
+    can_importance_sample,
     draw_and_weight,
     first_proposal,
     random_generator,
     sample,
-    supports,
 )
 from calibayes.samplers.initial import InitialDraws, first_learning_rate, posterior_mean, start_at_prior
 from calibayes.samplers.mixing import temper_to
@@ -83,7 +83,7 @@ def move_populations(key: PRNGKeyArray, initial: InitialDraws, eta: float) -> In
     """Move initial populations to another learning rate."""
     target, particles, previous_eta, _ = initial
     populations = population_target(target)
-    if supports(target):
+    if can_importance_sample(target):
         with suppress(DegenerateWeightsError):
             centre, scale = Proposal.from_particles(particles.merge_replicates())
             proposal, rng = Proposal(centre, scale * previous_eta / eta), random_generator(key)
@@ -119,7 +119,7 @@ def _sample(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Partic
 
 def _sample_to_match(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float, bool]:
     """Sample populations at the matching eta: by importance sampling where that is possible, else by tempering."""
-    if supports(target):
+    if can_importance_sample(target):
         with suppress(DegenerateWeightsError):
             return *_match_by_importance(random_generator(key), target, n_particles), True
     return *_temper_to_match(key, target, n_particles), False
