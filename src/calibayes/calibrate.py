@@ -17,7 +17,8 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from calibayes._backend.arguments import display
-from calibayes._backend.distributed import DistributedError, agree, raise_distributed_errors
+from calibayes._backend.distributed import DistributedError, agree
+from calibayes._backend.entry import entry_point
 from calibayes._backend.memory import clear_caches_if_full
 from calibayes._backend.rng import split_key
 from calibayes._backend.time_limit import time_limit
@@ -64,7 +65,7 @@ _CACHE_CHECK_SECONDS = 1.0
 """Seconds between checks of the memory that compiled programs take; compiling enough to fill it takes longer."""
 
 
-@raise_distributed_errors()
+@entry_point()
 def calibrate(
     model: GibbsModel,
     data: object,
@@ -344,6 +345,8 @@ def _solve(solver: Solver, make_problem: Callable[[], CoverageProblem], eta: flo
 
 
 def _solve_once(solver: Solver, problem: CoverageProblem, eta: float | None) -> Verified:
+    if solver.precision is not None:
+        solver.precision.check_range(problem.target)
     solver.checkpoint.load(problem.target)
     prefetch_programs(problem)
     return verify(solver, solver.solve(problem, eta))

@@ -17,7 +17,7 @@ from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from calibayes._backend.arguments import positive
 from calibayes._backend.devices import use_mesh
-from calibayes._backend.distributed import raise_distributed_errors
+from calibayes._backend.entry import entry_point
 from calibayes._backend.functions import as_float
 from calibayes._backend.rng import fold_key, split_key
 from calibayes._backend.versions import versions
@@ -208,7 +208,7 @@ class Calibration:
         mapping = inputs.reparametrization
         return result if mapping is None else mapping.transform_result(result)
 
-    @raise_distributed_errors()
+    @entry_point()
     @_in_own_precision
     def at(self, level: float | None, region: str | Region | None) -> Result:
         """Return the result for another level or region."""
@@ -236,7 +236,7 @@ class Calibration:
         inherited = [finding for finding in self.iterate.diagnostics if finding.code in ABOUT_THE_SAMPLER]
         return replace(iterate, diagnostics=(*inherited, *iterate.diagnostics))
 
-    @raise_distributed_errors()
+    @entry_point()
     @_in_own_precision
     def intervals(self, level: float | None, of: object) -> Intervals:
         """Return equal-tailed intervals of linear combinations, each at the eta that calibrates that interval."""
@@ -344,7 +344,7 @@ class Calibration:
         bounds = np.quantile(draws.astype(np.float64) @ vector, _tails(level))
         return _Marginal(bounds, iterate.eta, iterate.eta_se, iterate.status, list(iterate.diagnostics))
 
-    @raise_distributed_errors()
+    @entry_point()
     @_in_own_precision
     def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
         """Return draws of the posterior on the data at any learning rate."""
@@ -352,7 +352,7 @@ class Calibration:
         mapping = self.inputs.reparametrization
         return draws if mapping is None else mapping.apply(draws)
 
-    @raise_distributed_errors()
+    @entry_point()
     @_in_own_precision
     def level_of(self, theta: object, eta: float | None) -> float:
         """Return the smallest level at which the set on the data contains a point."""
@@ -380,7 +380,7 @@ class Calibration:
             warnings.warn(message, CalibrationWarning, stacklevel=5)
         return particles
 
-    @raise_distributed_errors()
+    @entry_point()
     @_in_own_precision
     def validate(self, bootstrap: object, seed: object) -> Coverage:
         """Return the coverage at eta on replicates that had no part in choosing it."""

@@ -4,7 +4,8 @@ Single precision is the default. Where it does not resolve a posterior (paramete
 spread, or a loss that is a small difference of large terms), `calibrate` repeats the calibration in double precision.
 """
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,10 @@ class PrecisionConfig:
     max_spacing: float = 0.05
     """Largest distance between neighbouring floats, in posterior standard deviations. Order-of-magnitude choice; it
     only decides which calls need double precision."""
+    single_range: tuple[float, float] = (1e-15, 1e15)
+    """Smallest and largest magnitude of data, parameters and losses that single precision is used for. Their squares,
+    which covariances need, are then within its range of 1e-38 to 3e38. Median regressions in units of 1e-15 and 1e15
+    have correct answers in single precision, and fail from 1e19."""
     n_draws: int = 32
     """Draws at which the risk of a user's loss is computed in double precision too: the standard deviation of its
     rounding error is then known to 13%."""
@@ -44,9 +49,17 @@ class PrecisionError(ValueError):
     """The float type is too coarse for the posterior."""
 
 
-def double_precision(enabled: bool) -> AbstractContextManager[None]:
-    """Return a context in which JAX computes in double precision; with False, in that of the user's configuration."""
-    return jax.enable_x64(True if enabled else jax.config.values["jax_enable_x64"])
+@contextmanager
+def double_precision(enabled: bool) -> Iterator[None]:
+    """Compute in double precision inside this context; with False, in the precision of the user's configuration.
+
+    Parameters of losses and priors that were created in single precision are then promoted, even if JAX is configured
+    to raise an error instead (`jax_numpy_dtype_promotion`).
+    """
+    configured = jax.config.values["jax_enable_x64"]
+    promotion = "standard" if enabled and not configured else jax.config.values["jax_numpy_dtype_promotion"]
+    with jax.enable_x64(True if enabled else configured), jax.numpy_dtype_promotion(promotion):
+        yield
 
 
 def is_double() -> bool:
@@ -69,6 +82,37 @@ class PrecisionCheck:
         self._model = model
         self._data = data
         self._rounding = 0.0
+
+    def check_range(self, target: Target) -> None:
+        """Check, before anything is sampled, that squares of data, parameters and losses are within the float range.
+
+        Raises
+        ------
+        PrecisionError
+            If they are not. Never in double precision, which represents the squares of all data in single precision.
+        """
+        if is_double():
+            return
+        low, high = CONFIG.single_range
+        for name, size in self._magnitudes(target).items():
+            if size and not low <= size <= high:
+                raise PrecisionError(
+                    f"{name} of order {size:.0e} are too {'large' if size > high else 'small'} for {_float_name()}, "
+                    "which cannot represent their squares: use other units."
+                )
+
+    def _magnitudes(self, target: Target) -> dict[str, float]:
+        """Return the largest absolute values of data, parameters and losses, by name."""
+        losses = {"losses": float(np.abs(np.asarray(target.reference_loss)).max())}
+        if not isinstance(target.loss, LinearLoss):
+            leaves = [leaf for leaf in jax.tree.leaves(self._data) if leaf.dtype.kind == "f"]
+            return {"data": max((float(np.abs(leaf).max()) for leaf in leaves), default=0.0), **losses}
+        x, y = self._data
+        columns, response = np.abs(x).max(0), float(np.abs(y).max())
+        named = {f"values of column {k} of X": float(size) for k, size in enumerate(columns)}
+        if target.loss.location:
+            named |= {f"values of parameter {k}": response / float(size) for k, size in enumerate(columns) if size}
+        return {"values of y": response, **named, **losses}
 
     def check_initial(self, target: Target, particles: Particles, eta: float) -> None:
         """Check the initial draws on the data.
@@ -104,9 +148,12 @@ class PrecisionCheck:
         """
         rounding = eta * self._rounding
         if rounding > CONFIG.max_risk_rounding:
+            remedy = "subtract from the loss the part that does not depend on theta."
+            if isinstance(self._model.loss, LinearLoss) and self._model.loss.location:
+                remedy = "the prior keeps the parameters far from a fit of the data. Use a prior that agrees with them."
             raise PrecisionError(
                 f"the risk is so large, even at the posterior mean, that {_float_name()} rounds eta * risk to "
-                f"{rounding:.1g} at eta = {eta:.3g}: subtract from the loss the part that does not depend on theta."
+                f"{rounding:.1g} at eta = {eta:.3g}: {remedy}"
             )
 
     def _compare_with_double(self, target: Target, theta: Float[np.ndarray, "K M"]) -> float:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from calibayes._backend.distributed import processes_out_of_sync
 from calibayes._backend.rng import fold_key
 from calibayes._backend.warnings import CheckpointError
-from calibayes._core.status import Code, Diagnostic, Severity, Status
+from calibayes._core.status import Code, Diagnostic, Severity, Status, worst
 from calibayes.samplers.audit import Audit, audit
+from calibayes.samplers.importance import supports
 from calibayes.samplers.initial import InitialDraws
 from calibayes.solve.bracket import Bracket
 from calibayes.solve.iterate import Iterate
@@ -53,9 +54,25 @@ def verify(solver: Solver, solution: Solution) -> Verified:
         if outcome is None or not outcome.failed:
             return Verified(solution, audited=outcome is not None)
         solution = _add(solution, Code.AUDIT_FAILED, outcome.finding, Severity.ERROR)
+    if _has_no_crossing_for_certain(solution):
+        message = "Not audited: there is no answer to audit."
+        return Verified(_add(solution, Code.NOT_AUDITED, message), audited=False)
     assert problem.initial is not None
     found_eta = iterate.status in (Status.CONVERGED, Status.UNRELIABLE)
     return _fall_back(solver, solution, FALLBACK_FRACTION * (iterate.sampled_eta if found_eta else problem.initial.eta))
+
+
+def _has_no_crossing_for_certain(solution: Solution) -> bool:
+    """Return whether another sampler would find no crossing either.
+
+    The posterior is log-concave, so that the particles cannot have missed a mode, its sets cover too often at every
+    learning rate, and nothing else is wrong with the particles. An example are two classes that a plane separates: the
+    loss vanishes on a set of parameters, and only the prior determines where in it they are.
+    """
+    problem, iterate = solution.problem, solution.iterate
+    others = [finding for finding in iterate.diagnostics if finding.code is not Code.NO_CROSSING]
+    covers = iterate.status is Status.NO_CROSSING and float(iterate.coverage) > problem.level
+    return covers and supports(problem.target) and worst(others) < Severity.WARNING
 
 
 def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from calibayes._backend.jit import jit
 from calibayes._backend.rng import replicate_keys, split_key, unrolled
 from calibayes._core.particles import Particles
+from calibayes._core.precision import PrecisionError
 from calibayes._core.sandwich import influences
 from calibayes._core.target import Target, evaluate
 from calibayes.samplers import importance
@@ -173,6 +174,8 @@ def _temper_to_match(key: PRNGKeyArray, target: Target, n_particles: int) -> tup
         state = temper_to(keys, populations, state, eta)
         matching = influences(target, state.particles, eta).matching_eta
         matching = matching if np.isfinite(matching) else np.inf
+        if matching <= 0:
+            raise PrecisionError("the influences of the observations on the parameters are too large. Use other units.")
         match = min(eta / matching, matching / eta)
         if match > best_match:
             best_eta, best_match = eta, match
@@ -184,7 +187,8 @@ def _temper_to_match(key: PRNGKeyArray, target: Target, n_particles: int) -> tup
     if best_match <= constants.no_match:
         raise RuntimeError(
             f"the posterior does not follow the data at any learning rate up to {eta:.3g}: check that the loss depends "
-            "on the parameters. To start from a learning rate of your own, pass eta_init= with draws=."
+            "on the parameters, and that the prior is not far from the data. To start from a learning rate of your "
+            "own, pass eta_init= with draws=."
         )
     return temper_to(keys, populations, state, best_eta).particles, best_eta
 
