@@ -172,7 +172,7 @@ def test_fallback_without_an_answer_keeps_its_status(audits):
 def test_search_without_an_answer_is_followed_by_the_fallback(audits, exact_etas):
     """There is nothing to audit; the fallback starts below the learning rate of the initial draws."""
     audits.outcomes = [False]
-    verified = run(audited(scale=50.0, exponent=0.0, replacement=ExactSampler.of_problem()), eta=1.3)
+    verified = run(audited(scale=1e-3, exponent=0.0, replacement=ExactSampler.of_problem()), eta=1.3)
     iterate = verified.solution.iterate
     assert iterate.status is cb.Status.CONVERGED
     low, high = exact_etas
@@ -192,8 +192,8 @@ def test_unreliable_particles_are_followed_by_the_fallback(audits):
 def test_fallback_that_has_not_mixed_is_accepted_if_independent_runs_agree(audits):
     """Particles that cannot move between modes, but are distributed as those of further runs from the prior."""
     audits.outcomes, audits.run_difference = [True, False], 0.02
-    unmixed = ExactSampler.of_problem(n_unmixed=B // 2)
-    verified = run(audited(replacement=unmixed))
+    fallback = ExactSampler.of_problem(n_unmixed=B // 2)
+    verified = run(audited(replacement=fallback))
     assert verified.solution.iterate.status is cb.Status.CONVERGED
     expected = [(cb.Code.AUDIT_FAILED, WARNING), (cb.Code.NOT_MIXED, WARNING), (cb.Code.FALLBACK, WARNING)]
     assert findings(verified) == expected
