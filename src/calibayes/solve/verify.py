@@ -12,7 +12,7 @@ from calibayes._backend.rng import fold_key
 from calibayes._backend.warnings import CheckpointError
 from calibayes._core.status import Code, Diagnostic, Severity, Status, worst
 from calibayes.samplers.audit import Audit, audit
-from calibayes.samplers.importance import supports
+from calibayes.samplers.importance import can_importance_sample
 from calibayes.samplers.initial import InitialDraws
 from calibayes.solve.bracket import Bracket
 from calibayes.solve.iterate import Iterate
@@ -64,7 +64,7 @@ def _has_no_crossing_for_certain(solution: Solution) -> bool:
     problem, iterate = solution.problem, solution.iterate
     others = [finding for finding in iterate.diagnostics if finding.code is not Code.NO_CROSSING]
     covers = iterate.status is Status.NO_CROSSING and float(iterate.coverage) > problem.level
-    return covers and supports(problem.target) and worst(others) < Severity.WARNING
+    return covers and can_importance_sample(problem.target) and worst(others) < Severity.WARNING
 
 
 def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
