@@ -9,6 +9,7 @@ from calibayes import diagnostics as diagnostics
 from calibayes import interop as interop
 from calibayes import kernels as kernels
 from calibayes import losses as losses
+from calibayes import methods as methods
 from calibayes import plots as plots
 from calibayes import priors as priors
 from calibayes import regions as regions
@@ -69,6 +70,7 @@ __all__ = [
     "load",
     "losses",
     "mesh",
+    "methods",
     "plots",
     "priors",
     "regions",

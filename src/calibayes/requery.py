@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
@@ -29,6 +29,9 @@ from calibayes._core.status import ABOUT_THE_SAMPLER, Code, Diagnostic, Severity
 from calibayes._core.target import Target, make_target
 from calibayes._validate.settings import as_key, check_bootstrap, check_level, check_n_particles
 from calibayes.bootstrap import Bootstrap, draw_counts
+from calibayes.methods import GPC, Method
+from calibayes.methods.base import draws_on_data
+from calibayes.methods.moments import DataDraws
 from calibayes.model import GibbsModel
 from calibayes.regions import Linear, Region, as_region, critical_levels
 from calibayes.reparametrize import Reparametrization
@@ -151,6 +154,8 @@ class Calibration:
         Limit on further searches.
     fell_back : bool
         Whether the fallback sampler produced the solution.
+    method : Method
+        How the learning rate was set. Default: by coverage.
     computed_intervals : dict
         Answers of `intervals` by level.
     """
@@ -162,6 +167,7 @@ class Calibration:
     search: Search
     max_iterations: int
     fell_back: bool = False
+    method: Method = GPC()
     computed_intervals: dict[float, Intervals] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def with_reparametrization(
@@ -201,7 +207,7 @@ class Calibration:
             model=inputs.model,
             data=inputs.data,
             counts=inputs.counts,
-            settings=inputs.settings | {"sampler": problem.sampler, "search": self.search},
+            settings=inputs.settings | {"sampler": problem.sampler, "search": self.search, "method": self.method},
             versions=versions(),
             calibration=self,
         )
@@ -226,10 +232,19 @@ class Calibration:
         """Solve for another region or level, starting from the particles of this calibration. Not audited again."""
         problem, search = replace(self.problem, region=region, level=level), Bracket()
         solver = Solver(search, np.nan, self.max_iterations, Checkpoint(), Progress(), time.perf_counter())
-        start = solver.start_at(self.iterate.state, self.iterate.sampled_eta)
-        solution = solver.search(problem, start, "search", "solution")
+        solution = self.method.resolve(solver, problem, self.iterate, self._draws_on_data)
         iterate = check_reliability(self._inherit(solution.iterate))
         return replace(self, problem=problem, iterate=iterate, trace=solution.trace, search=search)
+
+    @raise_distributed_errors()
+    @_in_own_precision
+    def with_method(self, method: Method) -> "Calibration":
+        """Return the calibration by another method, from the same draws and replicates."""
+        return replace(self, method=method)._solve_for(self.problem.level, self.problem.region)
+
+    @cached_property
+    def _draws_on_data(self) -> DataDraws:
+        return draws_on_data(self.problem, self.iterate)
 
     def _inherit(self, iterate: Iterate) -> Iterate:
         """Return an iterate with the diagnostics that are about the sampler."""
@@ -248,7 +263,7 @@ class Calibration:
         names = list(self.inputs.names) if of is None else [f"row {i}" for i in range(len(vectors))]
         size = CONFIG.max_combinations
         parts = [vectors[i : i + size] for i in range(0, len(vectors), size)]
-        answers = [answer for part in parts for answer in self._answer_together(level, part)]
+        answers = [answer for part in parts for answer in self._answer_by_method(level, part)]
         marginals = [
             self._answer_alone(level, vector) if answer is None else answer
             for vector, answer in zip(vectors, answers, strict=True)
@@ -280,6 +295,32 @@ class Calibration:
             Linear(vector).check(dim)
         return vectors, constants
 
+    def _answer_by_method(self, level: float, vectors: np.ndarray) -> list["_Marginal | None"]:
+        """Return the intervals at the learning rates that the method states, or calibrate them."""
+        rates = self.method.interval_rates(self.problem, self.iterate, self._draws_on_data, level, vectors)
+        if rates is None:
+            return self._answer_together(level, vectors)
+        status = self.iterate.status
+        assert status is not None
+        findings = [finding for finding in self.iterate.diagnostics if finding.code is not Code.COVERAGE_OFF_LEVEL]
+        return [
+            _Marginal(self._bounds_at(rate.eta, level, vector), rate.eta, rate.eta_se, status, findings)
+            for rate, vector in zip(rates, vectors, strict=True)
+        ]
+
+    def _bounds_at(self, eta: float, level: float, vector: np.ndarray) -> np.ndarray:
+        """Return the interval of a combination on the data at a learning rate."""
+        iterate = self.iterate
+        near = abs(np.log(eta / iterate.sampled_eta)) <= iterate.half_width
+        particles = host_reweight(iterate.particles, eta - iterate.eta) if near else self._particles_at(eta)
+        return self._quantiles(particles, level, vector)
+
+    def _quantiles(self, particles: Particles, level: float, vector: np.ndarray) -> np.ndarray:
+        constrained = self.problem.target.constrained(particles)
+        weights = np.asarray(constrained.weights[0], np.float64)
+        values = vector @ np.asarray(constrained.theta[:, 0], np.float64)
+        return np.quantile(values, _tails(level), weights=weights, method="inverted_cdf")
+
     def _answer_together(self, level: float, vectors: np.ndarray) -> list["_Marginal | None"]:
         """Calibrate combinations from the particles near the joint eta, and near a few others.
 
@@ -287,7 +328,9 @@ class Calibration:
         """
         iterate = self.iterate
         answers: list[_Marginal | None] = [None] * len(vectors)
-        remaining = np.arange(len(vectors)) if iterate.status is Status.CONVERGED else np.empty(0, int)
+        remaining = (
+            np.arange(len(vectors)) if iterate.status is not None and iterate.status.is_success else np.empty(0, int)
+        )
         for is_last in [False] * CONFIG.max_moves + [True]:
             if not len(remaining):
                 break
@@ -322,10 +365,7 @@ class Calibration:
     ) -> "_Marginal":
         """Return the interval at the crossing of a combination's own curve."""
         eta, _, jump = curve.attainable_eta()
-        shifted = self.problem.target.constrained(host_reweight(data, eta - iterate.sampled_eta))
-        weights = np.asarray(shifted.weights[0], np.float64)
-        values = vector @ np.asarray(shifted.theta[:, 0], np.float64)
-        bounds = np.quantile(values, _tails(level), weights=weights, method="inverted_cdf")
+        bounds = self._quantiles(host_reweight(data, eta - iterate.sampled_eta), level, vector)
         # The joint eta's standard error, refinement, jump and other crossings are not this interval's.
         joint = (Code.ETA_SE_UNKNOWN, Code.NOT_REFINED, Code.LEVEL_NOT_ATTAINED, Code.SEVERAL_CROSSINGS)
         findings = [finding for finding in iterate.diagnostics if finding.code not in joint]
@@ -432,7 +472,7 @@ def _tails(level: float) -> list[float]:
 
 def _warn(subject: str, status: Status, diagnostics: Sequence[Diagnostic], stacklevel: int) -> None:
     """Warn if a calibration did not converge, or of its diagnostics from severity WARNING."""
-    if status is not Status.CONVERGED:
+    if not status.is_success:
         warnings.warn(f"{subject}: {describe(status, diagnostics)}", NotConvergedWarning, stacklevel=stacklevel)
     elif worst(diagnostics) >= Severity.WARNING:
         serious = [finding.message for finding in diagnostics if finding.severity >= Severity.WARNING]
@@ -444,12 +484,12 @@ def _warn_of_marginals(names: list[str], marginals: list[_Marginal]) -> None:
     failed = [
         (name, marginal)
         for name, marginal in zip(names, marginals, strict=True)
-        if marginal.status is not Status.CONVERGED or worst(marginal.diagnostics) >= Severity.WARNING
+        if not marginal.status.is_success or worst(marginal.diagnostics) >= Severity.WARNING
     ]
     if not failed:
         return
     # The most serious first, so that the class of the warning is that of the worst interval.
-    name, first = min(failed, key=lambda pair: pair[1].status is Status.CONVERGED)
+    name, first = min(failed, key=lambda pair: pair[1].status.is_success)
     others = f" (and {len(failed) - 1} others)" if len(failed) > 1 else ""
     _warn(f"calibration of {name}{others}", first.status, first.diagnostics, stacklevel=6)
 

@@ -72,7 +72,7 @@ class Intervals:
     @property
     def converged(self) -> Bool[np.ndarray, " K"]:
         """Whether each interval can be relied on."""
-        return np.array([status is Status.CONVERGED for status in self.status], bool)
+        return np.array([status.is_success for status in self.status], bool)
 
     @property
     def messages(self) -> list[str]:
@@ -194,7 +194,7 @@ class Result:
     @property
     def converged(self) -> bool:
         """Whether the learning rate can be relied on."""
-        return self.status is Status.CONVERGED
+        return self.status.is_success
 
     @property
     def message(self) -> str:

@@ -107,7 +107,7 @@ def has_code(result: Result, code: Code) -> bool:
 
 def audit_passed(result: Result) -> bool:
     """Return whether an independent sampler checked the particles and agreed."""
-    return "audited" in result.settings and result.status is Status.CONVERGED and not has_code(result, Code.NOT_AUDITED)
+    return "audited" in result.settings and result.converged and not has_code(result, Code.NOT_AUDITED)
 
 
 def n_observations(result: Result) -> int | None:
@@ -237,7 +237,7 @@ def _intervals(intervals: Intervals) -> Check:
 def _other_diagnostics(result: Result) -> list[Check]:
     """Return one check per diagnostic that no other check covers."""
     covered = {Code.REPAIRED, Code.ESS_LOW, Code.ETA_SE_UNKNOWN}
-    if result.status is not Status.CONVERGED:
+    if not result.converged:
         covered |= _SEARCH_CODES
     if has_code(result, Code.FALLBACK):
         covered |= _SEARCH_CODES | _FALLBACK_CODES

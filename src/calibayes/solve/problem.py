@@ -13,6 +13,7 @@ from calibayes._core.curve import Coverage, Curve, Jump
 from calibayes._core.particles import Particles, host_reweight, pool
 from calibayes._core.status import Code, Diagnostic, Severity
 from calibayes._core.target import Target
+from calibayes.bootstrap import Bootstrap
 from calibayes.regions import Region
 from calibayes.samplers.base import Sampler, SamplerState, Snapshot
 from calibayes.samplers.initial import InitialDraws
@@ -63,6 +64,8 @@ class CoverageProblem:
         Initial draws on the data, once they have been drawn.
     labels : ndarray of shape (B,) or None
         Labels of the replicates, the same for equal data sets (`calibayes.solve.ties`); None if all are distinct.
+    bootstrap : Bootstrap or None
+        Bootstrap that drew the counts, which states how observations depend on each other; None for counts in an array.
     """
 
     target: Target
@@ -74,6 +77,7 @@ class CoverageProblem:
     draws: Float[Array, "M K"] | None = None
     initial: InitialDraws | None = None
     labels: Int[np.ndarray, " B"] | None = None
+    bootstrap: Bootstrap | None = None
 
     def evaluate(self, state: SamplerState, eta: float, *, refined: bool = False) -> Iterate:
         """Return the coverage at the learning rate of the sampler's state.
@@ -147,19 +151,22 @@ class CoverageProblem:
         """Return the iterate at the crossing of its curve, the particles reweighted to it."""
         assert iterate.curve is not None
         eta, coverage, jump = iterate.curve.attainable_eta()
+        n_replicates = iterate.coverage.n_replicates
+        findings = iterate.diagnostics if jump is None else (*iterate.diagnostics, self.describe_jump(jump))
+        at_eta = self._reweighted(iterate, eta, Coverage(round(coverage * n_replicates), n_replicates))
+        return replace(at_eta, diagnostics=findings)
+
+    def at_eta(self, iterate: Iterate, eta: float) -> Iterate:
+        """Return the iterate at a learning rate on its curve, the particles reweighted to it."""
+        assert iterate.curve is not None
+        covered = int((iterate.curve.critical_etas() >= eta).sum())
+        return self._reweighted(iterate, eta, Coverage(covered, iterate.coverage.n_replicates))
+
+    def _reweighted(self, iterate: Iterate, eta: float, coverage: Coverage) -> Iterate:
         particles = host_reweight(iterate.particles, eta - iterate.eta)
         point = self.point(particles, eta)
         self._require_point(np.asarray(point))
-        n_replicates = iterate.coverage.n_replicates
-        findings = iterate.diagnostics if jump is None else (*iterate.diagnostics, self.describe_jump(jump))
-        return replace(
-            iterate,
-            eta=eta,
-            coverage=Coverage(round(coverage * n_replicates), n_replicates),
-            particles=particles,
-            point=point,
-            diagnostics=findings,
-        )
+        return replace(iterate, eta=eta, coverage=coverage, particles=particles, point=point)
 
     def describe_jump(self, jump: Jump) -> Diagnostic:
         """Return a diagnostic of a coverage that jumps past the level."""

@@ -17,6 +17,7 @@ from calibayes.solve.bracket import Bracket
 from calibayes.solve.iterate import Iterate
 from calibayes.solve.robbins_monro import REFINEMENT
 from calibayes.solve.solver import STOPS, Solution, Solver, SolverState, check_reliability, stopped
+from calibayes.solve.stay import Stay
 
 _FALLBACK_STREAM, _AUDIT_STREAM = 3, 4
 """Numbers folded into the key of the search, for independent random streams."""
@@ -40,13 +41,13 @@ def verify(solver: Solver, solution: Solution) -> Verified:
         return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: the search did not end."), audited=False)
     if not hasattr(problem.target.prior, "sample"):
         return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: the prior cannot be sampled."), audited=False)
-    if iterate.status is Status.CONVERGED:
+    if iterate.status is not None and iterate.status.is_success:
         solution, outcome = _audit(solver, solution, "audit")
         if outcome is None or not outcome.failed:
             return Verified(solution, audited=outcome is not None)
         solution = _add(solution, Code.AUDIT_FAILED, outcome.finding, Severity.ERROR)
     assert problem.initial is not None
-    found_eta = iterate.status in (Status.CONVERGED, Status.UNRELIABLE)
+    found_eta = iterate.status in (Status.CONVERGED, Status.COMPUTED, Status.UNRELIABLE)
     return _fall_back(solver, solution, iterate.sampled_eta if found_eta else problem.initial.eta)
 
 
@@ -61,7 +62,8 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
     assert problem.initial is not None
     initial = InitialDraws(problem.target, problem.initial.particles.merge_replicates(), problem.initial.eta)
     problem = replace(problem, sampler=sampler, initial=initial)
-    solver = replace(solver, rule=Bracket(closeness=REFINEMENT.closeness))
+    rule = solver.rule if isinstance(solver.rule, Stay) else Bracket(closeness=REFINEMENT.closeness)
+    solver = replace(solver, rule=rule)
 
     def start() -> SolverState:
         key = fold_key(problem.key, _FALLBACK_STREAM)
@@ -93,7 +95,7 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
         f"The first sampler was unreliable: every replicate was sampled by {type(sampler).__name__} from the prior."
     )
     second = _add(second, Code.FALLBACK, message)
-    if second.iterate.status is not Status.CONVERGED:
+    if second.iterate.status is None or not second.iterate.status.is_success:
         second = _add(second, Code.NOT_AUDITED, "Not audited: the fallback sampler found no answer.")
         return Verified(second, audited=False, fell_back=True)
     second, outcome = _audit(solver, second, "fallback audit")

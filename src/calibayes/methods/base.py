@@ -1,0 +1,275 @@
+"""The interface of a method: how the learning rate is set for a region, and for single parameters.
+
+`GPC` solves for the learning rate at which the sets cover at the level. A `Formula` computes it from draws on the data;
+the solver then samples every replicate there, and reports the coverage.
+"""
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float
+
+from calibayes._backend.rng import fold_key
+from calibayes._core.status import Code, Diagnostic, Severity
+from calibayes.bootstrap import Bootstrap
+from calibayes.methods.moments import DataDraws, LearningRate, Moments
+from calibayes.solve.iterate import Iterate
+from calibayes.solve.problem import CoverageProblem
+from calibayes.solve.solver import Solution, Solver, check_reliability
+from calibayes.solve.stay import Stay
+from calibayes.solve.verify import Verified, verify
+
+_REDRAW_STREAM = 7
+"""Number folded into the key of the search, for independent random streams."""
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """Constants of the methods that compute the learning rate from a formula."""
+
+    max_distance: float = 0.7
+    """Largest distance in log eta between the draws on the data and the learning rate that matches the sandwich: a
+    factor of two. The Hessian of the risk at the estimate is the posterior's inverse covariance over eta for normal
+    posteriors only, so that it is estimated where the posterior has about the width of the sandwich."""
+    max_redraws: int = 3
+    """Times that the draws on the data are repeated at the matching learning rate."""
+    n_errors: float = 3.0
+    """Distance of coverage from the level, in standard errors, from which on it is reported as different."""
+    large_deficit: float = 0.5
+    """Share of 1 - level by which coverage may fall short of the level before this is a warning: 0.925 for 0.95."""
+
+
+CONFIG = MethodConfig()
+
+
+class Method(eqx.Module):
+    """Base class of the ways to set the learning rate.
+
+    Attributes
+    ----------
+    name : str
+        Name that `calibrate(method=)` accepts, and that tables show.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> [method.name for method in (cb.methods.GPC(), cb.methods.Matching())]
+    ['gpc', 'matching']
+    """
+
+    name: ClassVar[str]
+
+    def check(self, bootstrap: Bootstrap | None) -> None:
+        """Raise an error if the method cannot be used with a bootstrap, before anything is compiled.
+
+        Parameters
+        ----------
+        bootstrap : Bootstrap or None
+            The bootstrap; None for counts in an array.
+
+        Raises
+        ------
+        ValueError
+            If the method and the bootstrap do not fit.
+        """
+
+    @abstractmethod
+    def solve(self, solver: Solver, problem: CoverageProblem, eta: float | None) -> Verified:
+        """Set the learning rate of a new problem.
+
+        Parameters
+        ----------
+        solver : Solver
+            The solver, with the search rule of the call.
+        problem : CoverageProblem
+            The problem.
+        eta : float or None
+            First learning rate that the user asked for.
+
+        Returns
+        -------
+        Verified
+            The solution, checked by an independent sampler if the sampler asks for it.
+        """
+
+    @abstractmethod
+    def resolve(self, solver: Solver, problem: CoverageProblem, iterate: Iterate, draws: DataDraws) -> Solution:
+        """Set the learning rate of a problem whose replicates have been sampled at some learning rate.
+
+        Parameters
+        ----------
+        solver : Solver
+            The solver.
+        problem : CoverageProblem
+            The problem; region and level may be others than those of `iterate`.
+        iterate : Iterate
+            Particles on all replicates.
+        draws : DataDraws
+            Draws on the data.
+
+        Returns
+        -------
+        Solution
+        """
+
+    def interval_rates(
+        self,
+        problem: CoverageProblem,
+        iterate: Iterate,
+        draws: DataDraws,
+        level: float,
+        vectors: Float[np.ndarray, "R K"],
+    ) -> list[LearningRate] | None:
+        """Return the learning rates of the intervals of linear combinations.
+
+        Parameters
+        ----------
+        problem : CoverageProblem
+            The problem.
+        iterate : Iterate
+            Its solution.
+        draws : DataDraws
+            Draws on the data.
+        level : float
+            Level of the intervals.
+        vectors : ndarray of shape (R, K)
+            Coefficients of the combinations.
+
+        Returns
+        -------
+        list of LearningRate or None
+            Default: None, each interval is calibrated by its own coverage.
+        """
+        return None
+
+
+class Formula(Method):
+    """Base class of methods that compute the learning rate from draws on the data.
+
+    Subclass it and define `learning_rate`.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> isinstance(cb.methods.Matching(), cb.methods.Formula)
+    True
+    """
+
+    uses_moments: ClassVar[bool] = True
+    """Whether the learning rate depends on the moments, so that draws must be near the matching learning rate."""
+
+    @abstractmethod
+    def learning_rate(self, draws: DataDraws, vector: Float[np.ndarray, " K"] | None) -> LearningRate:
+        """Return the learning rate and its simulation standard error.
+
+        Parameters
+        ----------
+        draws : DataDraws
+            Draws on the data, with their moments.
+        vector : ndarray of shape (K,) or None
+            Coefficients of a linear combination, for its interval; None for sets of all parameters.
+
+        Returns
+        -------
+        LearningRate
+        """
+
+    def solve(self, solver, problem, eta):
+        problem = solver.draw_initial(problem, eta)
+        if self.uses_moments:
+            problem = _draw_near_matching(solver, problem)
+        draws = draws_on_data(problem)
+        rate = self.learning_rate(draws, problem.region.direction(problem.target.dim))
+        solver = replace(solver, rule=Stay(rate.eta))
+        verified = verify(solver, solver.solve_from_initial(problem, rate.eta))
+        if verified.fell_back and self.uses_moments:
+            # The initial draws were unreliable, and with them the learning rate.
+            iterate = verified.solution.iterate
+            draws = DataDraws(problem.target, iterate.particles, iterate.eta, problem.bootstrap)
+            solution = self.resolve(solver, verified.solution.problem, iterate, draws)
+            return replace(verified, solution=_with_findings_of(solution, iterate))
+        return replace(verified, solution=state_error(verified.solution, rate))
+
+    def resolve(self, solver, problem, iterate, draws):
+        rate = self.learning_rate(draws, problem.region.direction(problem.target.dim))
+        return stay_at(solver, problem, iterate, rate)
+
+    def interval_rates(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
+        return [self.learning_rate(draws, vector) for vector in vectors]
+
+
+def matching_eta(moments: Moments) -> float:
+    """Return the learning rate at which the posterior covariance equals the sandwich covariance in trace."""
+    dim = len(moments.sandwich)
+    return float(dim / np.trace(np.linalg.solve(moments.inverse_hessian, moments.sandwich)))
+
+
+def draws_on_data(problem: CoverageProblem, iterate: Iterate | None = None) -> DataDraws:
+    """Return the initial draws on the data; those of the iterate if they are far from the matching learning rate."""
+    assert problem.initial is not None
+    draws = DataDraws(problem.target, problem.initial.particles, problem.initial.eta, problem.bootstrap)
+    if iterate is None or not _is_far(draws):
+        return draws
+    return DataDraws(problem.target, iterate.particles, iterate.eta, problem.bootstrap)
+
+
+def stay_at(solver: Solver, problem: CoverageProblem, iterate: Iterate, rate: LearningRate) -> Solution:
+    """Return the solution at a learning rate, from particles at another one."""
+    solver = replace(solver, rule=Stay(rate.eta))
+    start = solver.start_at(iterate.state, iterate.sampled_eta)
+    return state_error(solver.search(problem, start, "method search", "method solution"), rate)
+
+
+def state_error(solution: Solution, rate: LearningRate) -> Solution:
+    """Return a solution with the error of the method's learning rate, and a diagnostic if coverage is off the level."""
+    problem, iterate = solution.problem, solution.iterate
+    iterate = replace(iterate, eta_se_of_method=rate.eta_se)
+    finding = _describe_coverage(iterate, problem.level)
+    if finding is not None:
+        iterate = replace(iterate, diagnostics=(*iterate.diagnostics, finding))
+    return replace(solution, iterate=check_reliability(iterate))
+
+
+def _describe_coverage(iterate: Iterate, level: float) -> Diagnostic | None:
+    """Return a diagnostic if the coverage on the replicates differs from the level by more than its error."""
+    if iterate.curve is None or not len(iterate.curve.etas):
+        return None
+    difference = float(iterate.coverage) - level
+    if abs(difference) <= CONFIG.n_errors * iterate.curve.coverage_se(level):
+        return None
+    message = f"The {level:g} sets cover {float(iterate.coverage):.3f} of the bootstrap replicates at this eta."
+    severity = Severity.WARNING if difference < -CONFIG.large_deficit * (1 - level) else Severity.INFO
+    return Diagnostic(Code.COVERAGE_OFF_LEVEL, severity, 0, message)
+
+
+def _draw_near_matching(solver: Solver, problem: CoverageProblem) -> CoverageProblem:
+    """Return the problem with initial draws near the matching learning rate."""
+    for k in range(CONFIG.max_redraws):
+        draws = draws_on_data(problem)
+        if problem.draws is not None or not _is_far(draws):
+            break
+        eta = matching_eta(draws.moments.moments)
+        key = fold_key(problem.key, _REDRAW_STREAM, k)
+        sampler, target = problem.sampler, problem.target
+        initial = solver.checkpoint.stage(
+            f"initial draws at the matching eta {k}", lambda: sampler.draw_initial(key, target, eta, None)
+        )
+        problem = replace(problem, target=initial.target, initial=initial)
+    return problem
+
+
+def _is_far(draws: DataDraws) -> bool:
+    """Return whether draws are far from the learning rate at which they match the sandwich."""
+    return abs(math.log(matching_eta(draws.moments.moments) / draws.eta)) > CONFIG.max_distance
+
+
+def _with_findings_of(solution: Solution, iterate: Iterate) -> Solution:
+    """Return a solution with the diagnostics of an earlier one before its own."""
+    known = set(solution.iterate.diagnostics)
+    earlier = tuple(finding for finding in iterate.diagnostics if finding not in known)
+    final = replace(solution.iterate, diagnostics=(*earlier, *solution.iterate.diagnostics))
+    return replace(solution, iterate=check_reliability(final))
