@@ -38,6 +38,7 @@ from calibayes._validate.start import check_initial_draws, check_initial_risk
 from calibayes.bootstrap import Bootstrap, draw_counts
 from calibayes.kernels import Kernel
 from calibayes.methods import Method, as_method
+from calibayes.methods.base import draws_on_data
 from calibayes.model import GibbsModel
 from calibayes.progress import LiveLine
 from calibayes.regions import Region, as_region
@@ -248,7 +249,15 @@ def calibrate(
     )
     solution = verified.solution
     return Calibration(
-        inputs, solution.problem, solution.iterate, solution.trace, search, max_iterations, verified.fell_back, method
+        inputs,
+        solution.problem,
+        solution.iterate,
+        solution.trace,
+        search,
+        max_iterations,
+        verified.fell_back,
+        method,
+        draws_on_data(solution.problem, solution.iterate),
     ).result()
 
 

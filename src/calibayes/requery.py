@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, wraps
+from functools import wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
@@ -29,8 +29,7 @@ from calibayes._core.status import ABOUT_THE_SAMPLER, Code, Diagnostic, Severity
 from calibayes._core.target import Target, make_target
 from calibayes._validate.settings import as_key, check_bootstrap, check_level, check_n_particles
 from calibayes.bootstrap import Bootstrap, draw_counts
-from calibayes.methods import GPC, Method
-from calibayes.methods.base import draws_on_data
+from calibayes.methods import Method
 from calibayes.methods.moments import DataDraws
 from calibayes.model import GibbsModel
 from calibayes.regions import Linear, Region, as_region, critical_levels
@@ -155,7 +154,9 @@ class Calibration:
     fell_back : bool
         Whether the fallback sampler produced the solution.
     method : Method
-        How the learning rate was set. Default: by coverage.
+        How the learning rate was set.
+    draws : DataDraws
+        Draws on the data and their moments, for methods that need them.
     computed_intervals : dict
         Answers of `intervals` by level.
     """
@@ -166,8 +167,9 @@ class Calibration:
     trace: tuple[TraceRecord, ...]
     search: Search
     max_iterations: int
-    fell_back: bool = False
-    method: Method = GPC()
+    fell_back: bool
+    method: Method
+    draws: DataDraws
     computed_intervals: dict[float, Intervals] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def with_reparametrization(
@@ -232,7 +234,7 @@ class Calibration:
         """Solve for another region or level, starting from the particles of this calibration. Not audited again."""
         problem, search = replace(self.problem, region=region, level=level), Bracket()
         solver = Solver(search, np.nan, self.max_iterations, Checkpoint(), Progress(), time.perf_counter())
-        solution = self.method.resolve(solver, problem, self.iterate, self._draws_on_data)
+        solution = self.method.resolve(solver, problem, self.iterate, self.draws)
         iterate = check_reliability(self._inherit(solution.iterate))
         return replace(self, problem=problem, iterate=iterate, trace=solution.trace, search=search)
 
@@ -241,10 +243,6 @@ class Calibration:
     def with_method(self, method: Method) -> "Calibration":
         """Return the calibration by another method, from the same draws and replicates."""
         return replace(self, method=method)._solve_for(self.problem.level, self.problem.region)
-
-    @cached_property
-    def _draws_on_data(self) -> DataDraws:
-        return draws_on_data(self.problem, self.iterate)
 
     def _inherit(self, iterate: Iterate) -> Iterate:
         """Return an iterate with the diagnostics that are about the sampler."""
@@ -297,7 +295,7 @@ class Calibration:
 
     def _answer_by_method(self, level: float, vectors: np.ndarray) -> list["_Marginal | None"]:
         """Return the intervals at the learning rates that the method states, or calibrate them."""
-        rates = self.method.interval_rates(self.problem, self.iterate, self._draws_on_data, level, vectors)
+        rates = self.method.interval_rates(self.problem, self.iterate, self.draws, level, vectors)
         if rates is None:
             return self._answer_together(level, vectors)
         status = self.iterate.status

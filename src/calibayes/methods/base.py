@@ -4,9 +4,9 @@
 the solver then samples every replicate there, and reports the coverage.
 """
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import equinox as eqx
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from calibayes._backend.rng import fold_key
 from calibayes._core.status import Code, Diagnostic, Severity
 from calibayes.bootstrap import Bootstrap
-from calibayes.methods.moments import DataDraws, LearningRate, Moments
+from calibayes.methods.moments import DataDraws, Draws, LearningRate, is_far, matching_eta
 from calibayes.solve.iterate import Iterate
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.solver import Solution, Solver, check_reliability
@@ -31,10 +31,6 @@ _REDRAW_STREAM = 7
 class MethodConfig:
     """Constants of the methods that compute the learning rate from a formula."""
 
-    max_distance: float = 0.7
-    """Largest distance in log eta between the draws on the data and the learning rate that matches the sandwich: a
-    factor of two. The Hessian of the risk at the estimate is the posterior's inverse covariance over eta for normal
-    posteriors only, so that it is estimated where the posterior has about the width of the sandwich."""
     max_redraws: int = 3
     """Times that the draws on the data are repeated at the matching learning rate."""
     n_errors: float = 3.0
@@ -118,11 +114,11 @@ class Method(eqx.Module):
 
     def interval_rates(
         self,
-        problem: CoverageProblem,
-        iterate: Iterate,
-        draws: DataDraws,
-        level: float,
-        vectors: Float[np.ndarray, "R K"],
+        problem: CoverageProblem,  # noqa: ARG002
+        iterate: Iterate,  # noqa: ARG002
+        draws: DataDraws,  # noqa: ARG002
+        level: float,  # noqa: ARG002
+        vectors: Float[np.ndarray, "R K"],  # noqa: ARG002
     ) -> list[LearningRate] | None:
         """Return the learning rates of the intervals of linear combinations.
 
@@ -189,7 +185,7 @@ class Formula(Method):
         if verified.fell_back and self.uses_moments:
             # The initial draws were unreliable, and with them the learning rate.
             iterate = verified.solution.iterate
-            draws = DataDraws(problem.target, iterate.particles, iterate.eta, problem.bootstrap)
+            draws = DataDraws(problem.target, (Draws(iterate.particles, iterate.eta),), problem.bootstrap)
             solution = self.resolve(solver, verified.solution.problem, iterate, draws)
             return replace(verified, solution=_with_findings_of(solution, iterate))
         return replace(verified, solution=state_error(verified.solution, rate))
@@ -202,19 +198,12 @@ class Formula(Method):
         return [self.learning_rate(draws, vector) for vector in vectors]
 
 
-def matching_eta(moments: Moments) -> float:
-    """Return the learning rate at which the posterior covariance equals the sandwich covariance in trace."""
-    dim = len(moments.sandwich)
-    return float(dim / np.trace(np.linalg.solve(moments.inverse_hessian, moments.sandwich)))
-
-
 def draws_on_data(problem: CoverageProblem, iterate: Iterate | None = None) -> DataDraws:
     """Return the initial draws on the data; those of the iterate if they are far from the matching learning rate."""
     assert problem.initial is not None
-    draws = DataDraws(problem.target, problem.initial.particles, problem.initial.eta, problem.bootstrap)
-    if iterate is None or not _is_far(draws):
-        return draws
-    return DataDraws(problem.target, iterate.particles, iterate.eta, problem.bootstrap)
+    initial = Draws(problem.initial.particles, problem.initial.eta)
+    candidates = (initial,) if iterate is None else (initial, Draws(iterate.particles, iterate.eta))
+    return DataDraws(problem.target, candidates, problem.bootstrap)
 
 
 def stay_at(solver: Solver, problem: CoverageProblem, iterate: Iterate, rate: LearningRate) -> Solution:
@@ -249,22 +238,15 @@ def _describe_coverage(iterate: Iterate, level: float) -> Diagnostic | None:
 def _draw_near_matching(solver: Solver, problem: CoverageProblem) -> CoverageProblem:
     """Return the problem with initial draws near the matching learning rate."""
     for k in range(CONFIG.max_redraws):
-        draws = draws_on_data(problem)
-        if problem.draws is not None or not _is_far(draws):
+        assert problem.initial is not None
+        moments = draws_on_data(problem).moments
+        if problem.draws is not None or not is_far(moments, problem.initial.eta):
             break
-        eta = matching_eta(draws.moments.moments)
-        key = fold_key(problem.key, _REDRAW_STREAM, k)
-        sampler, target = problem.sampler, problem.target
-        initial = solver.checkpoint.stage(
-            f"initial draws at the matching eta {k}", lambda: sampler.draw_initial(key, target, eta, None)
-        )
+        key, eta = fold_key(problem.key, _REDRAW_STREAM, k), matching_eta(moments.moments)
+        draw = partial(problem.sampler.draw_initial, key, problem.target, eta, None)
+        initial = solver.checkpoint.stage(f"initial draws at the matching eta {k}", draw)
         problem = replace(problem, target=initial.target, initial=initial)
     return problem
-
-
-def _is_far(draws: DataDraws) -> bool:
-    """Return whether draws are far from the learning rate at which they match the sandwich."""
-    return abs(math.log(matching_eta(draws.moments.moments) / draws.eta)) > CONFIG.max_distance
 
 
 def _with_findings_of(solution: Solution, iterate: Iterate) -> Solution:

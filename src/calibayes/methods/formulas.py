@@ -11,8 +11,8 @@ import equinox as eqx
 import numpy as np
 
 from calibayes._backend.arguments import positive
-from calibayes.methods.base import Formula, matching_eta
-from calibayes.methods.moments import LearningRate, Moments
+from calibayes.methods.base import Formula
+from calibayes.methods.moments import LearningRate, Moments, matching_eta
 
 
 class Matching(Formula):

@@ -1,4 +1,4 @@
-"""Generalized posterior calibration: the learning rate at which the sets cover at the level (Syring and Martin 2019)."""
+"""Generalized posterior calibration: the learning rate at which the credible sets cover at the level."""
 
 from typing import ClassVar
 

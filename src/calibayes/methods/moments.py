@@ -15,6 +15,7 @@ Newey and West (1987), A simple, positive semi-definite, heteroskedasticity and 
 matrix, Econometrica 55.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,6 +38,10 @@ class MomentsConfig:
     n_groups: int = 10
     """Groups of draws that the jackknife leaves out in turn. The standard error then has a relative error of about
     1 / sqrt(2 x 9) = 24%, and each group costs one evaluation of the losses at the draws on the data."""
+    max_distance: float = 0.7
+    """Largest distance in log eta between the draws on the data and the learning rate that matches the sandwich: a
+    factor of two. The Hessian of the risk at the estimate is the posterior's inverse covariance over eta for normal
+    posteriors only, so that it is estimated where the posterior has about the width of the sandwich."""
 
 
 CONFIG = MomentsConfig()
@@ -93,6 +98,17 @@ class MomentEstimates:
         corrected = n_groups * plain - (n_groups - 1) * mean
         error = np.sqrt((n_groups - 1) * np.square(others - mean).mean())
         return LearningRate(float(corrected if corrected > 0 else plain), float(error))
+
+
+def matching_eta(moments: Moments) -> float:
+    """Return the learning rate at which the posterior covariance equals the sandwich covariance in trace."""
+    dim = len(moments.sandwich)
+    return float(dim / np.trace(np.linalg.solve(moments.inverse_hessian, moments.sandwich)))
+
+
+def is_far(estimates: MomentEstimates, eta: float) -> bool:
+    """Return whether draws at `eta`, which gave these moments, are far from the matching learning rate."""
+    return abs(math.log(matching_eta(estimates.moments) / eta)) > CONFIG.max_distance
 
 
 def estimate_moments(target: Target, particles: Particles, eta: float, bootstrap: Bootstrap | None) -> MomentEstimates:
@@ -165,6 +181,13 @@ def sum_of_outer_products(
     return influences @ influences.T
 
 
+class Draws(NamedTuple):
+    """Draws of the posterior on the data, in one or more populations, and their learning rate."""
+
+    particles: Particles
+    eta: float
+
+
 @dataclass(frozen=True)
 class DataDraws:
     """Draws of the posterior on the data, and the moments that they give.
@@ -173,17 +196,14 @@ class DataDraws:
     ----------
     target : Target
         Target of the calibration.
-    particles : Particles
-        The draws, in one or more populations.
-    eta : float
-        Their learning rate.
+    candidates : tuple of Draws
+        Draws at one or more learning rates. The first that are near the matching learning rate are used, else the last.
     bootstrap : Bootstrap or None
         The bootstrap, which states how observations depend on each other.
     """
 
     target: Target
-    particles: Particles
-    eta: float
+    candidates: tuple[Draws, ...]
     bootstrap: Bootstrap | None
 
     @property
@@ -194,4 +214,8 @@ class DataDraws:
     @cached_property
     def moments(self) -> MomentEstimates:
         """The moments, which are computed when they are first needed."""
-        return estimate_moments(self.target, self.particles, self.eta, self.bootstrap)
+        for particles, eta in self.candidates:
+            moments = estimate_moments(self.target, particles, eta, self.bootstrap)
+            if not is_far(moments, eta):
+                break
+        return moments
