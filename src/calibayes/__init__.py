@@ -28,6 +28,8 @@ from calibayes._core.status import Status as Status
 from calibayes.calibrate import calibrate as calibrate
 from calibayes.calibrate import gpc_mcmc as gpc_mcmc
 from calibayes.calibrate import gpc_smc as gpc_smc
+from calibayes.compare import Comparison as Comparison
+from calibayes.compare import compare as compare
 from calibayes.io import load as load
 from calibayes.model import GibbsModel as GibbsModel
 from calibayes.result import Intervals as Intervals
@@ -47,6 +49,7 @@ __all__ = [
     "CalibrationWarning",
     "CheckpointError",
     "Code",
+    "Comparison",
     "Coverage",
     "Diagnostic",
     "DistributedError",
@@ -61,6 +64,7 @@ __all__ = [
     "Transport",
     "bootstrap",
     "calibrate",
+    "compare",
     "datasets",
     "diagnostics",
     "gpc_mcmc",
