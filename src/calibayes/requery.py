@@ -234,9 +234,13 @@ class Calibration:
         """Solve for another region or level, starting from the particles of this calibration. Not audited again."""
         problem, search = replace(self.problem, region=region, level=level), Bracket()
         solver = Solver(search, np.nan, self.max_iterations, Checkpoint(), Progress(), time.perf_counter())
-        solution = self.method.resolve(solver, problem, self.iterate, self.draws)
+        # The curve is that of the old region and level.
+        same = region is self.problem.region and level == self.problem.level
+        known = self.iterate if same else replace(self.iterate, curve=None)
+        solution = self.method.resolve(solver, problem, known, self.draws)
         iterate = check_reliability(self._inherit(solution.iterate))
-        return replace(self, problem=problem, iterate=iterate, trace=solution.trace, search=search)
+        trace = solution.trace or self.trace
+        return replace(self, problem=problem, iterate=iterate, trace=trace, search=search)
 
     @raise_distributed_errors()
     @_in_own_precision
@@ -246,7 +250,8 @@ class Calibration:
 
     def _inherit(self, iterate: Iterate) -> Iterate:
         """Return an iterate with the diagnostics that are about the sampler."""
-        inherited = [finding for finding in self.iterate.diagnostics if finding.code in ABOUT_THE_SAMPLER]
+        own = iterate.diagnostics
+        inherited = [one for one in self.iterate.diagnostics if one.code in ABOUT_THE_SAMPLER and one not in own]
         return replace(iterate, diagnostics=(*inherited, *iterate.diagnostics))
 
     @raise_distributed_errors()
@@ -302,7 +307,9 @@ class Calibration:
         assert status is not None
         findings = [finding for finding in self.iterate.diagnostics if finding.code is not Code.COVERAGE_OFF_LEVEL]
         return [
-            _Marginal(self._bounds_at(rate.eta, level, vector), rate.eta, rate.eta_se, status, findings)
+            None
+            if rate is None
+            else _Marginal(self._bounds_at(rate.eta, level, vector), rate.eta, rate.eta_se, status, findings)
             for rate, vector in zip(rates, vectors, strict=True)
         ]
 

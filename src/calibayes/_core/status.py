@@ -114,6 +114,18 @@ class Code(StrEnum):
 ABOUT_THE_SAMPLER = frozenset({Code.NOT_AUDITED, Code.AUDIT_FAILED, Code.FALLBACK, Code.FALLBACK_FAILED})
 """Diagnostics that also hold for another level or region computed from the same particles."""
 
+ABOUT_THE_CROSSING = frozenset(
+    {
+        Code.NO_CROSSING,
+        Code.SEVERAL_CROSSINGS,
+        Code.NOT_REFINED,
+        Code.ETA_SE_UNKNOWN,
+        Code.LEVEL_NOT_ATTAINED,
+        Code.COVERAGE_OFF_LEVEL,
+    }
+)
+"""Diagnostics of where coverage equals the level, which do not hold for another learning rate."""
+
 
 @dataclass(frozen=True)
 class Diagnostic:

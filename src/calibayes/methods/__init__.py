@@ -1,6 +1,6 @@
 """Ways to set the learning rate, for `calibrate(method=)` and `compare`.
 
-A name stands for a method without parameters: "gpc", "matching", "lyddon-holmes-walker".
+A name stands for a method without parameters: "gpc", "gpc-studentized", "matching", "lyddon-holmes-walker".
 """
 
 from collections.abc import Callable
@@ -13,10 +13,13 @@ from calibayes.methods.formulas import Fixed as Fixed
 from calibayes.methods.formulas import LyddonHolmesWalker as LyddonHolmesWalker
 from calibayes.methods.formulas import Matching as Matching
 from calibayes.methods.gpc import GPC as GPC
+from calibayes.methods.studentized import StudentizedGPC as StudentizedGPC
 
-__all__ = ["GPC", "Coarsened", "Fixed", "Formula", "LyddonHolmesWalker", "Matching", "Method"]
+__all__ = ["GPC", "Coarsened", "Fixed", "Formula", "LyddonHolmesWalker", "Matching", "Method", "StudentizedGPC"]
 
-METHODS: dict[str, Callable[[], Method]] = {cls.name: cls for cls in (GPC, Matching, LyddonHolmesWalker)}
+METHODS: dict[str, Callable[[], Method]] = {
+    cls.name: cls for cls in (GPC, StudentizedGPC, Matching, LyddonHolmesWalker)
+}
 """Methods that can be requested by name."""
 _WITH_PARAMETERS = {"coarsened": "cb.methods.Coarsened(alpha)", "fixed": "cb.methods.Fixed(eta)"}
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from calibayes._backend.rng import fold_key
-from calibayes._core.status import Code, Diagnostic, Severity
+from calibayes._core.status import ABOUT_THE_CROSSING, Code, Diagnostic, Severity, Status
 from calibayes.bootstrap import Bootstrap
 from calibayes.methods.moments import DataDraws, Draws, LearningRate, is_far, matching_eta
 from calibayes.solve.iterate import Iterate
@@ -119,7 +119,7 @@ class Method(eqx.Module):
         draws: DataDraws,  # noqa: ARG002
         level: float,  # noqa: ARG002
         vectors: Float[np.ndarray, "R K"],  # noqa: ARG002
-    ) -> list[LearningRate] | None:
+    ) -> list[LearningRate | None] | None:
         """Return the learning rates of the intervals of linear combinations.
 
         Parameters
@@ -137,8 +137,9 @@ class Method(eqx.Module):
 
         Returns
         -------
-        list of LearningRate or None
-            Default: None, each interval is calibrated by its own coverage.
+        list or None
+            Learning rates, None for those that need a calibration of their own. Default: None, each interval is
+            calibrated by its own coverage.
         """
         return None
 
@@ -206,11 +207,21 @@ def draws_on_data(problem: CoverageProblem, iterate: Iterate | None = None) -> D
     return DataDraws(problem.target, candidates, problem.bootstrap)
 
 
-def stay_at(solver: Solver, problem: CoverageProblem, iterate: Iterate, rate: LearningRate) -> Solution:
-    """Return the solution at a learning rate, from particles at another one."""
-    solver = replace(solver, rule=Stay(rate.eta))
+def stay_at(
+    solver: Solver, problem: CoverageProblem, iterate: Iterate, rate: LearningRate, stage: str = "method"
+) -> Solution:
+    """Return the solution at a learning rate, from particles at another one; `stage` names it in the checkpoint.
+
+    If the iterate has a coverage curve of this problem which contains the learning rate, nothing is sampled.
+    """
+    rule = Stay(rate.eta)
+    if iterate.refined and iterate.curve is not None and rule.reaches(iterate.sampled_eta, iterate.half_width):
+        kept = tuple(finding for finding in iterate.diagnostics if finding.code not in ABOUT_THE_CROSSING)
+        iterate = replace(problem.at_eta(iterate, rate.eta), status=Status.COMPUTED, diagnostics=kept)
+        return state_error(Solution(problem, iterate, ()), rate)
+    solver = replace(solver, rule=rule)
     start = solver.start_at(iterate.state, iterate.sampled_eta)
-    return state_error(solver.search(problem, start, "method search", "method solution"), rate)
+    return state_error(solver.search(problem, start, f"{stage} search", f"{stage} solution"), rate)
 
 
 def state_error(solution: Solution, rate: LearningRate) -> Solution:

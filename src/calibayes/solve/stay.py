@@ -37,13 +37,17 @@ class Stay(Search[SearchState]):
     eta: float = eqx.field(static=True)
     uses_tolerance: ClassVar[bool] = False
 
+    def reaches(self, eta: float, half_width: float) -> bool:
+        """Return whether particles at `eta`, with a curve of this half-width in log eta, are reweighted to the answer."""
+        return abs(math.log(self.eta / eta)) <= min(CONFIG.closeness, half_width / 2)
+
     def init(self, eta: float) -> SearchState:
         """Return the state before the first evaluation: at `eta` if particles there can be reweighted to the answer."""
-        first = eta if abs(math.log(self.eta / eta)) <= CONFIG.closeness else self.eta
+        first = eta if self.reaches(eta, math.inf) else self.eta
         return SearchState(eta=first, request=Request.CURVE, limited=False)
 
     def update(self, state: SearchState, evaluation: Evaluation) -> SearchState:
         """Return the final state, or that of a move if the curve does not extend to the learning rate."""
-        if abs(math.log(self.eta / evaluation.eta)) <= evaluation.half_width / 2:
+        if self.reaches(evaluation.eta, evaluation.half_width):
             return replace(state, eta=self.eta, status=Status.COMPUTED)
         return replace(state, eta=self.eta)
