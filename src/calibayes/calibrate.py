@@ -39,6 +39,7 @@ from calibayes.bootstrap import Bootstrap, draw_counts
 from calibayes.kernels import Kernel
 from calibayes.methods import Method, as_method
 from calibayes.methods.base import draws_on_data
+from calibayes.methods.shape import check_shape, with_sandwich_shape
 from calibayes.model import GibbsModel
 from calibayes.progress import LiveLine
 from calibayes.regions import Region, as_region
@@ -74,6 +75,7 @@ def calibrate(
     level: float = 0.95,
     region: str | Region = "hpd",
     method: str | Method = "gpc",
+    shape: str | None = None,
     sampler: str | Sampler = "auto",
     search: Search | None = None,
     bootstrap: object = None,
@@ -107,6 +109,11 @@ def calibrate(
         How the learning rate is set: "gpc" solves for the coverage, "matching" and "lyddon-holmes-walker" are formulas,
         or one of `calibayes.methods`. For the others than "gpc" the coverage is reported, not solved for. Default:
         "gpc".
+    shape : {None, "sandwich"}
+        "sandwich" maps the draws around their mean so that their covariance has the shape of the sandwich covariance
+        (open-faced sandwich), and `method` sets the learning rate of the mapped posterior, so that the intervals of all
+        parameters are calibrated by one posterior. It needs a posterior that is near normal. Default: None, the
+        posterior as it is.
     sampler : str or Sampler
         "auto" is "transport", audited on some replicates by an independent sampler, with SMC from the prior as
         fallback. "smc", "mcmc", or a `Transport`, `SMC` or `MCMC` object. Default: "auto".
@@ -177,6 +184,7 @@ def calibrate(
     path = None if checkpoint is None else check_path(checkpoint)
     observations = check_data(model, data, names)
     method = as_method(method)
+    check_shape(shape)
     sampler = _as_sampler(sampler)
     size = sampler.size(observations.dim)
     replicates = check_bootstrap(bootstrap, observations.n, sampler.default_replicates)
@@ -202,7 +210,7 @@ def calibrate(
         (sampler, search),
         _call(model, observations, replicates)
         | {"sampler": sampler, "search": search, "region": region, "estimate": estimate, "draws": draws}
-        | {"method": method, "level": level, "tolerance": tolerance, "seed": key, "eta_init": eta_init},
+        | {"method": method, "shape": shape, "level": level, "tolerance": tolerance, "seed": key, "eta_init": eta_init},
     ) as saved:
         counts = draw_counts(replicates, counts_key, observations.n)
         labels = label_equal_replicates(observations.data, counts)
@@ -221,7 +229,7 @@ def calibrate(
             precision = PrecisionCheck(model, observations.data)
             solver = Solver(search, tolerance, max_iterations, saved, live, started, precision)
             with time_limit(max_seconds):
-                verified, double = _solve(method, solver, make_problem, eta_init)
+                verified, double = _solve(method, shape, solver, make_problem, eta_init)
     settings = {
         "estimate": estimate,
         "bootstrap": bootstrap,
@@ -231,6 +239,7 @@ def calibrate(
         "max_seconds": max_seconds,
         "draws": draws is not None,
         "seed": seed,
+        "shape": shape,
         "n": observations.n,
         "device": jax.devices()[0].device_kind,
     }
@@ -343,7 +352,11 @@ def _paper_settings(options: dict[str, Any], sampler: Sampler) -> dict[str, Any]
 
 
 def _solve(
-    method: Method, solver: Solver, make_problem: Callable[[], CoverageProblem], eta: float | None
+    method: Method,
+    shape: str | None,
+    solver: Solver,
+    make_problem: Callable[[], CoverageProblem],
+    eta: float | None,
 ) -> tuple[Verified, bool]:
     """Solve a problem, in double precision if single precision does not resolve its posteriors.
 
@@ -352,14 +365,14 @@ def _solve(
     reason = None
     if not solver.checkpoint.in_double:
         try:
-            return _solve_once(method, solver, make_problem(), eta), False
+            return _solve_once(method, shape, solver, make_problem(), eta), False
         except PrecisionError as error:
             if is_double():
                 raise
             reason = str(error)
             solver.checkpoint.restart_in_double()
     with double_precision(True):
-        verified = _solve_once(method, solver, make_problem(), eta)
+        verified = _solve_once(method, shape, solver, make_problem(), eta)
     message = f"The calibration was computed in double precision{'' if reason is None else f', because {reason}'}"
     finding = Diagnostic(Code.DOUBLE_PRECISION, Severity.INFO, 0, message)
     iterate = verified.solution.iterate
@@ -367,9 +380,14 @@ def _solve(
     return replace(verified, solution=replace(verified.solution, iterate=iterate)), True
 
 
-def _solve_once(method: Method, solver: Solver, problem: CoverageProblem, eta: float | None) -> Verified:
+def _solve_once(
+    method: Method, shape: str | None, solver: Solver, problem: CoverageProblem, eta: float | None
+) -> Verified:
     solver.checkpoint.load(problem.target)
     prefetch_programs(problem)
+    problem = solver.draw_initial(problem, eta)
+    if shape is not None:
+        problem = with_sandwich_shape(solver, problem)
     return method.solve(solver, problem, eta)
 
 

@@ -500,8 +500,9 @@ def log_densities_at(target: Target, etas: Float[Array, " G"], points: Float[Arr
     All points are evaluated in one pass over the observations. The log-density is up to a constant per replicate, the
     same as in `calibayes._core.target.log_density`.
     """
-    theta = jnp.broadcast_to(points.T[:, None], (target.dim, target.n_replicates, len(points)))
+    theta, correction = target.pull_back(points)
     density = -etas[None] * target.risk(theta) + target.log_prior(theta)
+    density = density if correction is None else density + correction
     return jnp.where(jnp.isnan(density), -jnp.inf, density).T
 
 

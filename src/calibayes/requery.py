@@ -25,6 +25,7 @@ from calibayes._backend.warnings import CalibrationWarning, NotConvergedWarning
 from calibayes._core.curve import Coverage, Curve
 from calibayes._core.particles import Particles, host_reweight
 from calibayes._core.precision import double_precision
+from calibayes._core.shape import shape_target
 from calibayes._core.status import ABOUT_THE_SAMPLER, Code, Diagnostic, Severity, Status, worst
 from calibayes._core.target import Target, make_target
 from calibayes._validate.settings import as_key, check_bootstrap, check_level, check_n_particles
@@ -408,8 +409,11 @@ class Calibration:
         if self.inputs.reparametrization is not None:
             point = self.inputs.reparametrization.invert(point)
         eta = self.iterate.eta if eta is None else eta
-        particles = self._particles_at(eta)
-        levels = critical_levels(target.replicate(0), particles, as_float(eta), self.problem.region, as_float(point))
+        particles, target = self._particles_at(eta), target.replicate(0)
+        if self.problem.shape is not None:
+            # The mean, around which draws are mapped, is not changed by the map.
+            target = shape_target(target, particles, self.problem.shape)
+        levels = critical_levels(target, particles, as_float(eta), self.problem.region, as_float(point))
         return float(levels[0])
 
     def _particles_at(self, eta: float) -> Particles:
@@ -418,12 +422,14 @@ class Calibration:
         iterate, key = self.iterate, fold_key(self.inputs.key, _POSTERIOR_STREAM)
         if eta == iterate.eta:
             return iterate.particles
-        data = self.problem.target.replicate(0)
-        particles, mixed = temper_and_mix(key, data, iterate.particles, iterate.eta, float(eta))
+        data, first, first_eta = self.problem.target.replicate(0), iterate.particles, iterate.eta
+        if self.problem.shape is not None:
+            first, first_eta = self.problem.sampler.data(iterate.state), iterate.sampled_eta
+        particles, mixed = temper_and_mix(key, data, first, first_eta, float(eta))
         if not np.all(mixed):
             message = f"The particles have not mixed at eta = {eta:.4g}; draws of the posterior there are rough."
             warnings.warn(message, CalibrationWarning, stacklevel=5)
-        return particles
+        return self.problem.reported_data(particles)
 
     @raise_distributed_errors()
     @_in_own_precision
@@ -466,7 +472,7 @@ class Calibration:
         state = sampler.refine(target, sampler.init(init_key, target, initial, eta), Progress().share)
         iterate = fresh.evaluate(state, eta)
         # Averaged over snapshots, as the calibration's curve is.
-        curve = fresh.curve(iterate, sampler.snapshots(target, state))
+        curve = fresh.curve(iterate, fresh.snapshots(state))
         levels = curve.critical_levels[len(curve.etas) // 2]
         return Coverage(int((levels <= problem.level).sum()), len(levels)), iterate.diagnostics
 

@@ -17,6 +17,7 @@ from calibayes._backend.rng import fold_key
 from calibayes._core.status import ABOUT_THE_CROSSING, Code, Diagnostic, Severity, Status
 from calibayes.bootstrap import Bootstrap
 from calibayes.methods.moments import DataDraws, Draws, LearningRate, is_far, matching_eta
+from calibayes.samplers.initial import InitialDraws
 from calibayes.solve.iterate import Iterate
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.solver import Solution, Solver, check_reliability
@@ -82,7 +83,7 @@ class Method(eqx.Module):
         solver : Solver
             The solver, with the search rule of the call.
         problem : CoverageProblem
-            The problem.
+            The problem, with initial draws.
         eta : float or None
             First learning rate that the user asked for.
 
@@ -175,10 +176,9 @@ class Formula(Method):
         LearningRate
         """
 
-    def solve(self, solver, problem, eta):
-        problem = solver.draw_initial(problem, eta)
+    def solve(self, solver, problem, eta):  # noqa: ARG002
         if self.uses_moments:
-            problem = _draw_near_matching(solver, problem)
+            problem = draw_near_matching(solver, problem)
         draws = draws_on_data(problem)
         rate = self.learning_rate(draws, problem.region.direction(problem.target.dim))
         solver = replace(solver, rule=Stay(rate.eta))
@@ -186,7 +186,7 @@ class Formula(Method):
         if verified.fell_back and self.uses_moments:
             # The initial draws were unreliable, and with them the learning rate.
             iterate = verified.solution.iterate
-            draws = DataDraws(problem.target, (Draws(iterate.particles, iterate.eta),), problem.bootstrap)
+            draws = draws_on_data(replace(problem, initial=_initial_from(verified.solution)))
             solution = self.resolve(solver, verified.solution.problem, iterate, draws)
             return replace(verified, solution=_with_findings_of(solution, iterate))
         return replace(verified, solution=state_error(verified.solution, rate))
@@ -203,8 +203,16 @@ def draws_on_data(problem: CoverageProblem, iterate: Iterate | None = None) -> D
     """Return the initial draws on the data; those of the iterate if they are far from the matching learning rate."""
     assert problem.initial is not None
     initial = Draws(problem.initial.particles, problem.initial.eta)
-    candidates = (initial,) if iterate is None else (initial, Draws(iterate.particles, iterate.eta))
-    return DataDraws(problem.target, candidates, problem.bootstrap)
+    candidates = [initial]
+    if iterate is not None:
+        candidates.append(Draws(problem.sampler.data(iterate.state), iterate.sampled_eta))
+    return DataDraws(problem.target, tuple(candidates), problem.bootstrap, problem.shape is not None)
+
+
+def _initial_from(solution: Solution) -> InitialDraws:
+    """Return the particles of a solution on the data as initial draws."""
+    problem, iterate = solution.problem, solution.iterate
+    return InitialDraws(problem.target, problem.sampler.data(iterate.state), iterate.sampled_eta)
 
 
 def stay_at(
@@ -246,7 +254,7 @@ def _describe_coverage(iterate: Iterate, level: float) -> Diagnostic | None:
     return Diagnostic(Code.COVERAGE_OFF_LEVEL, severity, 0, message)
 
 
-def _draw_near_matching(solver: Solver, problem: CoverageProblem) -> CoverageProblem:
+def draw_near_matching(solver: Solver, problem: CoverageProblem) -> CoverageProblem:
     """Return the problem with initial draws near the matching learning rate."""
     for k in range(CONFIG.max_redraws):
         assert problem.initial is not None

@@ -33,7 +33,7 @@ class GPC(Method):
     name: ClassVar[str] = "gpc"
 
     def solve(self, solver, problem, eta):
-        return verify(solver, solver.solve(problem, eta))
+        return verify(solver, solver.solve_from_initial(problem, eta))
 
     def resolve(self, solver, problem, iterate, draws):  # noqa: ARG002
         start = solver.start_at(iterate.state, iterate.sampled_eta)

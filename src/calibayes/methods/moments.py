@@ -106,6 +106,11 @@ def matching_eta(moments: Moments) -> float:
     return float(dim / np.trace(np.linalg.solve(moments.inverse_hessian, moments.sandwich)))
 
 
+def shaped(moments: Moments) -> Moments:
+    """Return the moments of a posterior with the shape of the sandwich, and with the same matching learning rate."""
+    return Moments(matching_eta(moments) * moments.sandwich, moments.sandwich)
+
+
 def is_far(estimates: MomentEstimates, eta: float) -> bool:
     """Return whether draws at `eta`, which gave these moments, are far from the matching learning rate."""
     return abs(math.log(matching_eta(estimates.moments) / eta)) > CONFIG.max_distance
@@ -200,11 +205,15 @@ class DataDraws:
         Draws at one or more learning rates. The first that are near the matching learning rate are used, else the last.
     bootstrap : Bootstrap or None
         The bootstrap, which states how observations depend on each other.
+    has_sandwich_shape : bool
+        Whether draws are reported with the shape of the sandwich. The matching learning rate of all parameters together
+        is then that of each of them.
     """
 
     target: Target
     candidates: tuple[Draws, ...]
     bootstrap: Bootstrap | None
+    has_sandwich_shape: bool = False
 
     @property
     def n(self) -> int:
@@ -218,4 +227,6 @@ class DataDraws:
             moments = estimate_moments(self.target, particles, eta, self.bootstrap)
             if not is_far(moments, eta):
                 break
-        return moments
+        if not self.has_sandwich_shape:
+            return moments
+        return MomentEstimates(shaped(moments.moments), tuple(map(shaped, moments.left_out)))

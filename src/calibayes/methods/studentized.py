@@ -2,9 +2,10 @@ r"""Generalized posterior calibration of a studentized statistic.
 
 On replicate b the set at learning rate $\eta$ contains the estimate if $\eta$ is at most the replicate's critical eta
 $\eta_b^*$. GPC takes a quantile of the critical etas, the same for every data set. But the learning rate that a data
-set needs varies with its own sandwich covariance. The ratio $\eta_b^* / \eta_b^m$ to the replicate's matching learning rate $\eta_b^m = K / \mathrm{tr}(H_b^{-1} J_b)$ is, to first
-order, free of unknown quantities, like a t statistic, so that its quantile is estimated with a smaller error by the
-bootstrap. The learning rate is $\eta^m$ of the data times that quantile.
+set needs varies with its own sandwich covariance. The ratio $\eta_b^* / \eta_b^m$ to the replicate's matching learning
+rate $\eta_b^m = K / \mathrm{tr}(H_b^{-1} J_b)$ is, to first order, free of unknown quantities, like a t statistic, so
+that the bootstrap estimates its quantile with a smaller error. The learning rate is $\eta^m$ of the data times that
+quantile.
 
 References
 ----------
@@ -23,7 +24,7 @@ from jaxtyping import Float
 
 from calibayes._backend.functions import host_array
 from calibayes._core.curve import Curve, quantile_error, quantile_of
-from calibayes._core.particles import Particles, host_moments, host_reweight
+from calibayes._core.particles import Particles, host_moments
 from calibayes._core.scores import cluster_score_products, score_products
 from calibayes._core.status import Status
 from calibayes._core.target import Target
@@ -47,8 +48,9 @@ class StudentizedConfig:
     parameters. They agree up to Monte Carlo error for losses with a derivative almost everywhere; the derivative of a
     0-1 loss is zero."""
     max_moves: int = 4
-    """Times that the particles are moved to the studentized learning rate. The Hessians are estimated from posteriors at
-    the learning rate of the particles, and depend on it where posteriors are not normal; one move usually suffices."""
+    """Times that the particles are moved to the studentized learning rate. The Hessians are estimated from posteriors
+    at the learning rate of the particles, and depend on it where posteriors are not normal; one move usually
+    suffices."""
     inner_share: float = 0.75
     """Share of a curve's half-width within which the learning rate of an interval is accepted, as for intervals by
     GPC (`calibayes.solve.marginals`)."""
@@ -92,7 +94,6 @@ class StudentizedGPC(Method):
             )
 
     def solve(self, solver, problem, eta):
-        problem = solver.draw_initial(problem, eta)
         _require_derivative(problem, draws_on_data(problem))
         verified = verify(solver, solver.solve_from_initial(problem, eta))
         return replace(verified, solution=self._studentize(solver, verified.solution))
@@ -132,30 +133,40 @@ class StudentizedGPC(Method):
 
 @dataclass(frozen=True)
 class _ReplicateMoments:
-    """Inverse Hessians and summed outer products of the data, at index 0, and of the replicates."""
+    """Inverse Hessians and sandwich covariances of the data, at index 0, and of the replicates."""
 
     inverse_hessians: Float[np.ndarray, "B K K"]
-    scores: Float[np.ndarray, "B K K"]
+    sandwiches: Float[np.ndarray, "B K K"]
 
     def matching(self, vector: Float[np.ndarray, " K"] | None) -> Float[np.ndarray, " B"]:
         """Return the matching learning rates, those of the interval of one linear combination if given."""
         with np.errstate(divide="ignore"):
-            if vector is None:
-                dim = self.scores.shape[-1]
-                return dim / np.einsum("bkj,bjk->b", self.inverse_hessians, self.scores)
-            columns = self.inverse_hessians @ vector
-            return columns @ vector / np.einsum("bk,bkj,bj->b", columns, self.scores, columns)
+            if vector is not None:
+                return (self.inverse_hessians @ vector @ vector) / (self.sandwiches @ vector @ vector)
+            ratios = np.linalg.solve(self.inverse_hessians, self.sandwiches)
+            return self.sandwiches.shape[-1] / np.trace(ratios, axis1=1, axis2=2)
 
 
 def _replicate_moments(problem: CoverageProblem, iterate: Iterate) -> _ReplicateMoments:
     """Return the moments of the data and of all replicates at the learning rate of the particles."""
     target, eta = problem.target, iterate.sampled_eta
-    means, covariances = host_moments(target.constrained(iterate.state.particles))
-    # All draws on the data, of which replicate 0 has only a part.
-    data = host_reweight(iterate.particles, eta - iterate.eta)
-    mean, covariance = host_moments(target.constrained(data))
-    means[:, :1], covariances[:1] = mean, covariance
-    return _ReplicateMoments(eta * covariances, _score_products(target, means, problem.bootstrap))
+    particles, data = iterate.state.particles, problem.sampler.data(iterate.state)
+    means, covariances = _moments_with_data(target, particles, data)
+    inverse_hessians, scores = eta * covariances, _score_products(target, means, problem.bootstrap)
+    sandwiches = inverse_hessians @ scores @ inverse_hessians
+    if problem.shape is not None:
+        shaped = problem.reported_target(particles).shaped(particles)
+        inverse_hessians = eta * _moments_with_data(target, shaped, problem.reported_data(data))[1]
+    return _ReplicateMoments(inverse_hessians, sandwiches)
+
+
+def _moments_with_data(
+    target: Target, particles: Particles, data: Particles
+) -> tuple[Float[np.ndarray, "K B"], Float[np.ndarray, "B K K"]]:
+    """Return means and covariances of all replicates, those of the data from all draws on them."""
+    means, covariances = host_moments(target.constrained(particles))
+    means[:, :1], covariances[:1] = host_moments(target.constrained(data))
+    return means, covariances
 
 
 def _score_products(

@@ -12,6 +12,7 @@ Tanaka (2024), figures 1 and 3: the two algorithms differ in the sampler only. I
 
 import time
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from calibayes._backend.time_limit import TimeLimitError, time_limit
 from calibayes._core.curve import Curve
 from calibayes._core.precision import PrecisionCheck, PrecisionError, is_double
 from calibayes._core.status import Code, Diagnostic, Severity, Status, worst
-from calibayes.samplers.base import SamplerState, Snapshot
+from calibayes.samplers.base import SamplerState
 from calibayes.solve.checkpoint import Checkpoint
 from calibayes.solve.crossings import describe_crossings
 from calibayes.solve.iterate import Iterate, TraceRecord
@@ -333,8 +334,7 @@ class Solver:
         if iterate.curve is None and iterate.status in (Status.INTERRUPTED, Status.TIME_LIMIT, Status.NOT_REACHED):
             iterate = replace(iterate, curve=Curve.empty(iterate.coverage.n_replicates, problem.level))
         elif iterate.curve is None:
-            snapshot = Snapshot(problem.sampler.data(iterate.state), iterate.state.particles)
-            iterate = replace(iterate, curve=problem.curve(iterate, [snapshot]))
+            iterate = replace(iterate, curve=problem.curve(iterate, islice(problem.snapshots(iterate.state), 1)))
         if iterate.status is Status.CONVERGED and not np.isfinite(iterate.eta_se):
             iterate = replace(iterate, eta_se_along_trace=_eta_se_along_trace(problem, iterate, trace))
         if iterate.status is Status.CONVERGED and not np.isfinite(iterate.eta_se):

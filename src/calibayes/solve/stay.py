@@ -38,7 +38,7 @@ class Stay(Search[SearchState]):
     uses_tolerance: ClassVar[bool] = False
 
     def reaches(self, eta: float, half_width: float) -> bool:
-        """Return whether particles at `eta`, with a curve of this half-width in log eta, are reweighted to the answer."""
+        """Return whether particles at `eta` can be reweighted to the answer, given the half-width of their curve."""
         return abs(math.log(self.eta / eta)) <= min(CONFIG.closeness, half_width / 2)
 
     def init(self, eta: float) -> SearchState:
