@@ -51,6 +51,8 @@ class StudentizedConfig:
     """Times that the particles are moved to the studentized learning rate. The Hessians are estimated from posteriors
     at the learning rate of the particles, and depend on it where posteriors are not normal; one move usually
     suffices."""
+    level_resolution: float = 5e-4
+    """Half the resolution of a critical level where the effective sample size is unknown: that of 1,000 particles."""
     inner_share: float = 0.75
     """Share of a curve's half-width within which the learning rate of an interval is accepted, as for intervals by
     GPC (`calibayes.solve.marginals`)."""
@@ -112,10 +114,12 @@ class StudentizedGPC(Method):
         if solution.iterate.status is not Status.CONVERGED:
             return solution
         direction = problem.region.direction(problem.target.dim)
+        dim = problem.target.dim if direction is None else 1
         for move in range(CONFIG.max_moves):
             iterate = solution.iterate
             assert iterate.curve is not None
-            rate = _studentized(iterate.curve, problem.level, _replicate_moments(problem, iterate).matching(direction))
+            matching = _replicate_moments(problem, iterate).matching(direction)
+            rate = _studentized(iterate.curve, problem.level, matching, dim)
             stage = f"studentized {move}"
             solution = stay_at(solver, problem, iterate, rate, stage)
             trace += tuple(replace(one, iteration=len(trace) + one.iteration) for one in solution.trace)
@@ -126,7 +130,7 @@ class StudentizedGPC(Method):
     def interval_rates(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
         moments = _replicate_moments(problem, iterate)
         curves, _ = marginal_curves(problem, iterate, level, vectors)
-        rates = [_studentized(curve, level, moments.matching(v)) for curve, v in zip(curves, vectors, strict=True)]
+        rates = [_studentized(curve, level, moments.matching(v), 1) for curve, v in zip(curves, vectors, strict=True)]
         reach = CONFIG.inner_share * iterate.half_width
         return [rate if _is_within(rate, iterate.sampled_eta, reach) else None for rate in rates]
 
@@ -208,27 +212,42 @@ def _is_within(rate: LearningRate, eta: float, distance: float) -> bool:
     return bool(known and abs(np.log(rate.eta / eta)) <= distance)
 
 
-def _studentized(curve: Curve, level: float, matching: Float[np.ndarray, " B"]) -> LearningRate:
-    """Return the matching eta of the data times the quantile of the replicates' critical eta relative to their own."""
-    ordered = np.sort(_extrapolated_critical_etas(curve, level) / matching[1:])
+def _studentized(curve: Curve, level: float, matching: Float[np.ndarray, " B"], dim: int) -> LearningRate:
+    """Return the matching eta of the data times the quantile of the replicates' critical eta relative to their own.
+
+    `dim` is the number of parameters that the sets are about.
+    """
+    ordered = np.sort(_extrapolated_critical_etas(curve, level, dim) / matching[1:])
     factor = quantile_of(ordered, level)
     error = quantile_error(ordered, level, curve.coverage_se(level))
     return LearningRate(float(matching[0] * factor), float(matching[0] * error))
 
 
-def _extrapolated_critical_etas(curve: Curve, level: float) -> Float[np.ndarray, " B"]:
-    """Return the critical etas; those off the curve are extrapolated as if the statistic were normal.
+def _extrapolated_critical_etas(curve: Curve, level: float, dim: int) -> Float[np.ndarray, " B"]:
+    """Return the critical etas; those off the curve are extrapolated as if posteriors were normal.
 
-    The critical level is then P(|Z| < z) with z proportional to the square root of eta. Only their order matters.
+    The critical level of a normal posterior is the probability that a chi-squared variable is at most eta times a
+    squared distance. A critical level of one, or zero, is moved inside by half of its resolution.
     """
     critical = curve.critical_etas(level).copy()
     for off_curve, edge in ((critical == 0, 0), (critical == np.inf, -1)):
         for b in np.flatnonzero(off_curve):
-            critical_level = curve.critical_levels[edge, b]
-            if 0 < critical_level < 1:
-                critical[b] = curve.etas[edge] * (_z_value(level) / _z_value(critical_level)) ** 2
+            smallest = 0.5 / curve.ess[edge] if np.isfinite(curve.ess[edge]) else CONFIG.level_resolution
+            edge_level = float(np.clip(curve.critical_levels[edge, b], smallest, 1 - smallest))
+            if np.isfinite(edge_level):
+                critical[b] = (
+                    curve.etas[edge] * chi_squared_quantile(level, dim) / chi_squared_quantile(edge_level, dim)
+                )
     return critical
 
 
-def _z_value(level: float) -> float:
-    return NormalDist().inv_cdf(0.5 + 0.5 * level)
+def chi_squared_quantile(probability: float, dim: int) -> float:
+    """Return a quantile of the chi-squared distribution, exact for one degree of freedom.
+
+    Otherwise by the cube root transformation of Wilson and Hilferty (1931), which is accurate to 2% for probabilities
+    above one half.
+    """
+    if dim == 1:
+        return NormalDist().inv_cdf(0.5 + 0.5 * probability) ** 2
+    variance = 2 / (9 * dim)
+    return dim * max(1 - variance + NormalDist().inv_cdf(probability) * variance**0.5, 1e-3) ** 3
