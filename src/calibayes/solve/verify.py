@@ -22,6 +22,7 @@ from calibayes.solve.bracket import Bracket
 from calibayes.solve.iterate import Iterate
 from calibayes.solve.robbins_monro import REFINEMENT
 from calibayes.solve.solver import STOPS, Solution, Solver, SolverState, check_reliability, stopped
+from calibayes.solve.stay import Stay
 
 FALLBACK_FRACTION = 0.25
 """The fallback starts at this fraction of the first sampler's learning rate. Particles that miss a mode make eta too
@@ -49,7 +50,7 @@ def verify(solver: Solver, solution: Solution) -> Verified:
         return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: the search did not end."), audited=False)
     if not hasattr(problem.target.prior, "sample"):
         return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: the prior cannot be sampled."), audited=False)
-    if iterate.status is Status.CONVERGED:
+    if iterate.status is not None and iterate.status.is_success:
         solution, outcome = _audit(solver, solution, "audit")
         if outcome is None or not outcome.failed:
             return Verified(solution, audited=outcome is not None)
@@ -58,7 +59,7 @@ def verify(solver: Solver, solution: Solution) -> Verified:
         message = "Not audited: there is no answer to audit."
         return Verified(_add(solution, Code.NOT_AUDITED, message), audited=False)
     assert problem.initial is not None
-    found_eta = iterate.status in (Status.CONVERGED, Status.UNRELIABLE)
+    found_eta = iterate.status in (Status.CONVERGED, Status.COMPUTED, Status.UNRELIABLE)
     return _fall_back(solver, solution, FALLBACK_FRACTION * (iterate.sampled_eta if found_eta else problem.initial.eta))
 
 
@@ -86,7 +87,8 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
     assert problem.initial is not None
     initial = InitialDraws(problem.target, problem.initial.particles.merge_replicates(), problem.initial.eta)
     problem = replace(problem, sampler=sampler, initial=initial)
-    solver = replace(solver, rule=Bracket(closeness=REFINEMENT.closeness))
+    rule = solver.rule if isinstance(solver.rule, Stay) else Bracket(closeness=REFINEMENT.closeness)
+    solver = replace(solver, rule=rule)
 
     def start() -> SolverState:
         key = fold_key(problem.key, _FALLBACK_STREAM)
@@ -125,7 +127,8 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
     )
     second = _add(second, Code.FALLBACK, message)
     not_mixed_only = _errors(second.iterate) == {Code.NOT_MIXED}
-    if second.iterate.status is not Status.CONVERGED and not not_mixed_only:
+    succeeded = second.iterate.status is not None and second.iterate.status.is_success
+    if not succeeded and not not_mixed_only:
         second = _add(second, Code.NOT_AUDITED, "Not audited: the search with the fallback sampler did not converge.")
         return Verified(second, audited=False, fell_back=True)
     second, outcome = _audit(solver, second, "fallback audit")
@@ -134,7 +137,8 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
         second = _add(second, Code.AUDIT_FAILED, message, Severity.ERROR)
         second = replace(second, iterate=check_reliability(second.iterate))
     elif outcome is not None and not_mixed_only and outcome.reproducible:
-        second = replace(second, iterate=_accept_not_mixed(second.iterate))
+        status = Status.COMPUTED if isinstance(rule, Stay) else Status.CONVERGED
+        second = replace(second, iterate=_accept_not_mixed(second.iterate, status))
     return Verified(second, audited=outcome is not None and not outcome.failed, fell_back=True)
 
 
@@ -145,8 +149,8 @@ def _errors(iterate: Iterate) -> set[Code]:
     return {finding.code for finding in iterate.diagnostics if finding.severity is Severity.ERROR}
 
 
-def _accept_not_mixed(iterate: Iterate) -> Iterate:
-    """Return a converged iterate, with a warning in place of the error that replicates have not mixed."""
+def _accept_not_mixed(iterate: Iterate, status: Status) -> Iterate:
+    """Return the iterate with a status of success, and a warning in place of the error that replicates have not mixed."""
 
     def accept(finding: Diagnostic) -> Diagnostic:
         if finding.code is not Code.NOT_MIXED or finding.severity is not Severity.ERROR:
@@ -157,7 +161,7 @@ def _accept_not_mixed(iterate: Iterate) -> Iterate:
         )
         return replace(finding, severity=Severity.WARNING, message=message)
 
-    return replace(iterate, status=Status.CONVERGED, diagnostics=tuple(map(accept, iterate.diagnostics)))
+    return replace(iterate, status=status, diagnostics=tuple(map(accept, iterate.diagnostics)))
 
 
 def _audit(solver: Solver, solution: Solution, stage: str) -> tuple[Solution, Audit | None]:
