@@ -243,7 +243,7 @@ class Calibration:
         trace = solution.trace or self.trace
         return replace(self, problem=problem, iterate=iterate, trace=trace, search=search)
 
-    @raise_distributed_errors()
+    @entry_point()
     @_in_own_precision
     def with_method(self, method: Method) -> "Calibration":
         """Return the calibration by another method, from the same draws and replicates."""

@@ -201,7 +201,7 @@ def _region_source(region: Any) -> str:
 
 
 def _method_source(method: object) -> str:
-    names = {constructor: name for name, constructor in METHODS.items()}
+    names: dict[object, str] = {constructor: name for name, constructor in METHODS.items()}
     return python_source(names.get(type(method), method), "method")
 
 

@@ -150,7 +150,7 @@ def _errors(iterate: Iterate) -> set[Code]:
 
 
 def _accept_not_mixed(iterate: Iterate, status: Status) -> Iterate:
-    """Return the iterate with a status of success, and a warning in place of the error that replicates have not mixed."""
+    """Return an iterate that succeeded, with a warning in place of the error that replicates have not mixed."""
 
     def accept(finding: Diagnostic) -> Diagnostic:
         if finding.code is not Code.NOT_MIXED or finding.severity is not Severity.ERROR:
