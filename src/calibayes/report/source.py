@@ -201,8 +201,8 @@ def _region_source(region: Any) -> str:
 
 
 def _method_source(method: object) -> str:
-    names = {constructor: name for name, constructor in METHODS.items()}
-    return python_source(names.get(type(method), method), "method")
+    names = [name for name, constructor in METHODS.items() if constructor is type(method)]
+    return python_source(names[0] if names else method, "method")
 
 
 def _sampler_source(sampler: object) -> str:
