@@ -24,7 +24,7 @@ RETIRED = {
     ),
     "settle: write mix, converge": r"\b(un)?settle[sd]?\b|\bsettling\b|_settled?\b",
     "unmixed: write not mixed": r"\bunmixed\b",
-    "walkers: write particles, chains": r"\bwalkers?\b",
+    "walkers: write particles, chains": r"(?<!holmes-)\bwalkers?\b",
     "mend: write repair": r"\bmend(s|ed|ing)?\b|_mend(ed)?\b",
     "pilot: write initial draws": r"\bpilots?\b|_pilot\b|\bPilot\b",
     "crew: write population": r"\bcrews?\b|_crews?\b|\bCREWS?\b",

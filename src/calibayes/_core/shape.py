@@ -60,7 +60,8 @@ def shape_target(target: Target, particles: Particles, matrix: Float[np.ndarray,
     """
     own = {field.name: getattr(target, field.name) for field in fields(target)}
     arrays = (matrix, np.linalg.inv(matrix), host_means(particles))
-    return ShapedTarget(**own, **dict(zip(("matrix", "inverse", "centres"), map(host_array, arrays), strict=True)))
+    on_device = jax.device_put([host_array(array) for array in arrays])
+    return ShapedTarget(**own, **dict(zip(("matrix", "inverse", "centres"), on_device, strict=True)))
 
 
 @light_jit

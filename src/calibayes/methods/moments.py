@@ -38,10 +38,10 @@ class MomentsConfig:
     n_groups: int = 10
     """Groups of draws that the jackknife leaves out in turn. The standard error then has a relative error of about
     1 / sqrt(2 x 9) = 24%, and each group costs one evaluation of the losses at the draws on the data."""
-    max_distance: float = 0.7
-    """Largest distance in log eta between the draws on the data and the learning rate that matches the sandwich: a
-    factor of two. The Hessian of the risk at the estimate is the posterior's inverse covariance over eta for normal
-    posteriors only, so that it is estimated where the posterior has about the width of the sandwich."""
+    max_distance: float = 0.3
+    """Largest distance in log eta between the draws on the data and the learning rate that matches the sandwich. The
+    Hessian of the risk at the estimate is the posterior's inverse covariance over eta for normal posteriors only: in a
+    median regression of 100 observations, a factor of 1.6 in eta changes the matching learning rate by 10%."""
 
 
 CONFIG = MomentsConfig()

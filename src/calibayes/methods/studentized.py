@@ -244,7 +244,7 @@ def _extrapolated_critical_etas(curve: Curve, level: float, dim: int) -> Float[n
 def chi_squared_quantile(probability: float, dim: int) -> float:
     """Return a quantile of the chi-squared distribution, exact for one degree of freedom.
 
-    Otherwise by the cube root transformation of Wilson and Hilferty (1931), which is accurate to 2% for probabilities
+    Otherwise by the cube root transformation of Wilson and Hilferty (1931), which is accurate to 3% for probabilities
     above one half.
     """
     if dim == 1:

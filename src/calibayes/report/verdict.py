@@ -153,9 +153,7 @@ def _coverage(result: Result) -> Check:
     value = f"{float(result.coverage):.1%} ({low:.1%} to {high:.1%})"
     if result.status is Status.COMPUTED:
         contains = "contains" if low <= result.level <= high else "does not contain"
-        meaning = (
-            f"The 95% interval of the coverage {contains} the level {result.level:g}. η was not chosen by coverage."
-        )
+        meaning = f"The 95% interval of the coverage {contains} the level {result.level:g}. η was not chosen by it."
         return Check("Coverage", value, meaning, Grade.PASSED if low <= result.level else Grade.CAUTION)
     if low <= result.level <= high:
         meaning = (
