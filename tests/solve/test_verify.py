@@ -191,8 +191,7 @@ def test_unreliable_particles_are_followed_by_the_fallback(audits):
 def test_fallback_that_has_not_mixed_is_accepted_if_independent_runs_agree(audits):
     """Particles that cannot move between modes, but are distributed as those of further runs from the prior."""
     audits.outcomes, audits.run_difference = [True, False], 0.02
-    unmixed = ExactSampler.of_problem(n_unmixed=B // 2)
-    verified = run(audited(replacement=unmixed))
+    verified = run(audited(replacement=ExactSampler.of_problem(n_unmixed=B // 2)))
     assert verified.solution.iterate.status is cb.Status.CONVERGED
     expected = [(cb.Code.AUDIT_FAILED, WARNING), (cb.Code.NOT_MIXED, WARNING), (cb.Code.FALLBACK, WARNING)]
     assert findings(verified) == expected
