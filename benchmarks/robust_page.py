@@ -20,7 +20,7 @@ def tables(results: Path = RESULTS) -> str:
     paragraphs = []
     for name, section in SECTIONS.items():
         path = results / f"{name}.json"
-        missing = [f"`results/{name}.json` has not been measured on this version."]
+        missing = [f"Not measured on this version: {MISSING[name]}."]
         paragraphs += section(json.loads(path.read_text())) if path.exists() else missing
     return "\n\n".join(paragraphs)
 
@@ -61,13 +61,13 @@ def _kills(stored: dict[str, Any]) -> list[str]:
         [name, f"{counts['iterations']}", f"{counts['seconds']:.1f}", *(f"{counts[column]}" for column in columns)]
         for name, counts in problems.items()
     ]
-    head = ["sampler", "iterations", "seconds, uninterrupted", "killed", "had saved", "finished", "identical"]
+    head = ["sampler", "iterations", "seconds, uninterrupted", "kills", "kills after a save", "finished", "identical"]
     return [
         "## Killed processes",
-        f"{total['killed']} processes with a checkpoint were killed by SIGKILL at random times. {total['saved']} of "
-        f"them had saved a checkpoint, from which the next process continued. {total['identical']} of "
-        f"{total['finished']} runs that finished gave exactly the result of an uninterrupted run: eta, its standard "
-        "error, the draws, the trace and the curve.",
+        f"{total['finished']} calibrations with a checkpoint were killed {total['killed']} times in total, by SIGKILL "
+        f"at random times, and started again until they finished. {total['saved']} of the kills were after the first "
+        f"checkpoint was saved, from which the next process continued. {total['identical']} of {total['finished']} "
+        "gave exactly the result of an uninterrupted run: eta, its standard error, the draws, the trace and the curve.",
         Table(head, rows).markdown(),
         f"On {stored['machine']}; Python {stored['python_version']}.",
     ]
@@ -137,6 +137,14 @@ def _coverage(stored: dict[str, Any]) -> list[str]:
     ]
 
 
+MISSING = {
+    "inputs": "invalid and unusual input",
+    "kills": "killed processes",
+    "soak": "long runs",
+    "reproduced": "another Python version",
+    "coverage": "line coverage of the tests",
+}
+"""Description of each section, for results that are not stored."""
 SECTIONS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "inputs": _inputs,
     "kills": _kills,

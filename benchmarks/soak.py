@@ -6,6 +6,9 @@ Half of the time is spent on new data of one shape: memory must not grow after t
 may be compiled again and again. The other half is spent on shapes that are all new: the number of memory maps must stay
 below the limit of the system, beyond which the process would be killed. To reach that limit within minutes, compiled
 programs are dropped at a small share of it.
+
+A third part, whose length does not depend on the time, calibrates data of 60 shapes with the default settings. The
+resident memory must stay below a limit that `docs/robust.md` states.
 """
 
 import argparse
@@ -18,13 +21,16 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
 import jax
+import numpy as np
 
 import calibayes as cb
 from benchmarks.common import RESULTS, write_json
+from calibayes._backend import program_cache
 from calibayes._backend.memory import clear_caches_if_full
 from calibayes._backend.versions import versions
 
@@ -38,14 +44,21 @@ MAX_LATE_SHARE = 0.05
 MAX_COMPILATIONS = 5
 """Largest number of calibrations that may compile a function for the same arguments: the number of places that call it
 with other static arguments. A program that is dropped and compiled again would be compiled by every calibration."""
+N_SHAPES = 60
+"""Number of shapes that are calibrated with the default settings."""
+SHAPE_OBSERVATIONS = (40, 150, 400, 900, 2_000, 4_500)
+"""Numbers of observations, each padded to another size."""
+LOSSES = (cb.losses.Quantile(0.5), cb.losses.Squared(), cb.losses.Logistic())
+MAX_MEMORY_MB = 1_500
+"""Largest resident memory after any of those calibrations, in megabytes."""
 MAP_SHARE = 0.08
 """Share of the allowed memory maps at which compiled programs are dropped in the second part."""
 
 
-def memory() -> float:
-    """Return the resident memory of this process in megabytes."""
+def memory(field: str = "VmRSS") -> float:
+    """Return the resident memory of this process in megabytes; `VmHWM` is its maximum so far."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1e3
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1e3
 
 
 def memory_maps() -> int:
@@ -142,7 +155,55 @@ def new_shapes(seconds: float) -> dict[str, Any]:
     return measured
 
 
-PARTS = {"same shape": same_shape, "new shapes": new_shapes}
+def default_settings(_: float) -> dict[str, Any]:
+    """Calibrate data of `N_SHAPES` shapes by several losses with the default settings, and watch the memory."""
+    held, peaks = list[float](), list[float]()
+    with TemporaryDirectory() as folder, reset_cache_dir():
+        # An empty folder, so that every program is compiled.
+        cb.set_cache_dir(folder)
+        for i, (n, dim, loss) in enumerate(shapes()):
+            rng = np.random.default_rng(i)
+            x = rng.normal(size=(n, dim))
+            y = x.sum(1) + rng.normal(size=n)
+            data = (x, np.sign(y) if isinstance(loss, cb.losses.Logistic) else y)
+            cb.calibrate(cb.GibbsModel(loss, cb.priors.Normal(scale=10.0)), data, seed=i, progress=False)
+            held.append(memory())
+            peaks.append(memory("VmHWM"))
+            print(
+                f"{i + 1} {type(loss).__name__} N {n} K {dim}: {held[-1]:.0f} MB, peak {peaks[-1]:.0f} MB", flush=True
+            )
+    measured = {
+        "shapes": len(held),
+        "memory_first_mb": round(held[0]),
+        "most_memory_mb": round(max(held)),
+        "memory_last_mb": round(held[-1]),
+        "peak_memory_mb": round(peaks[-1]),
+        "max_memory_mb": MAX_MEMORY_MB,
+    }
+    assert max(held) < MAX_MEMORY_MB, f"memory grew: {measured}"
+    return measured
+
+
+def shapes() -> list[tuple[int, int, Any]]:
+    """Return numbers of observations and parameters, all different after padding, with a loss for each."""
+    pairs = [(n, dim) for n in SHAPE_OBSERVATIONS for dim in range(1, N_SHAPES // len(SHAPE_OBSERVATIONS) + 1)]
+    # In random order, as a user would meet them, and not from small to large.
+    order = np.random.default_rng(0).permutation(len(pairs))
+    return [(*pairs[i], LOSSES[k % len(LOSSES)]) for k, i in enumerate(order)]
+
+
+@contextmanager
+def reset_cache_dir() -> Iterator[None]:
+    """Restore the folder of compiled programs at the end."""
+    setting = program_cache._Setting
+    folder, is_set = setting.folder, setting.is_set
+    try:
+        yield
+    finally:
+        setting.folder, setting.is_set = folder, is_set
+
+
+PARTS = {"same shape": same_shape, "new shapes": new_shapes, "default settings": default_settings}
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ import calibayes as cb
 from calibayes.samplers.base import Sampler
 from calibayes.solve import problem as problem_module
 from calibayes.solve import verify as verify_module
+from calibayes.solve.solver import SolverConfig
 
 SMC = {"bootstrap": 100, "sampler": cb.SMC(n_particles=200, ess_target=0.99), "progress": False, "tolerance": 0.02}
 """GPC-SMC."""
@@ -295,11 +296,27 @@ def test_nan_losses_are_counted(options):
     assert result.draws.min() < 0.8 + 0.3 * sd
 
 
-def test_posterior_too_narrow_for_float32_is_rejected(options):
+def test_posterior_too_narrow_for_float32_is_computed_in_double_precision():
     _, (x, y) = make_problem()
     model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=1e7))
-    with pytest.raises(ValueError, match="too narrow for float32"):
-        cb.calibrate(model, (x, 1e6 + y), seed=0, **options)
+    near_zero = cb.calibrate(model, (x, y), seed=0, **AUTO)
+    assert cb.Code.DOUBLE_PRECISION not in codes(near_zero)
+    result = cb.calibrate(model, (x, 1e6 + y), seed=0, **AUTO)
+    assert result.converged
+    assert cb.Code.DOUBLE_PRECISION in codes(result)
+    assert result.draws.dtype == np.float64
+    # The same replicates, and other draws: a small part of the error of eta.
+    assert abs(result.eta - near_zero.eta) < 0.5 * near_zero.eta_se
+    sd = near_zero.draws.std(0)
+    assert (np.abs(result.estimate - [1e6, 0] - near_zero.estimate) < 0.1 * sd).all()
+    # Further questions are answered in double precision, too.
+    assert (np.abs(result.intervals().bounds - near_zero.intervals().bounds - [[1e6], [0]]) < 0.3 * sd[:, None]).all()
+
+
+def test_time_limit_before_any_answer_raises():
+    model, data = make_problem()
+    with pytest.raises(TimeoutError, match=r"time limit of 1e-06 s \(max_seconds=\) passed before the coverage"):
+        cb.calibrate(model, data, max_seconds=1e-6, **AUTO)
 
 
 def test_estimate_must_be_a_finite_vector(options):
@@ -323,6 +340,7 @@ def test_undefined_functional_is_reported(options):
 def test_unknown_standard_error_is_reported(result, monkeypatch):
     """For every interval that has none; that of the joint eta is not reported for the intervals."""
     monkeypatch.setattr("calibayes._core.curve.Curve.eta_se", lambda self, level=None: float("inf"))
+    monkeypatch.setattr("calibayes.solve.solver.CONFIG", SolverConfig(slope_range=0.0))
     with pytest.warns(cb.CalibrationWarning, match="The standard error of eta could not be computed"):
         again = result.at()
     assert again.converged

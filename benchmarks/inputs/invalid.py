@@ -6,6 +6,7 @@ from datetime import date
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -162,6 +163,8 @@ def _bootstraps() -> list[Calls]:
         _invalid("bootstrap", st.sampled_from([(B,), (B, N, 1), (1, B, N)]), make=np.ones),
         _invalid("bootstrap", invalid_entries, make=lambda v: _with_entry(COUNTS, v[:2], v[2])),
         _invalid("bootstrap", st.integers(0, B - 1), make=lambda b: _with_entry(COUNTS, b, 0.0)),
+        _invalid("bootstrap", st.floats(1e6, 1e37) | st.floats(1e-37, 1e-6), "sum to", make=lambda s: s * COUNTS),
+        _invalid("bootstrap", st.floats(1e7, 1e37), "sum to", make=lambda s: _with_entry(COUNTS, (3, 4), s)),
         _invalid("bootstrap", st.sampled_from(["U", "c16", "M8[s]", "S"]), make=COUNTS.astype(int).astype),
         _invalid("bootstrap", not_size | st.integers(N + 1, 10**30), "length", make=lambda v: module.Block(B, v)),
         _invalid("bootstrap", not_size | st.integers(N + 1, 10**30), "size", make=lambda v: module.Multinomial(B, v)),
@@ -237,6 +240,24 @@ def _as_dtype(array: np.ndarray, dtype: str) -> np.ndarray:
     return array.astype(dtype) if dtype[0] in "USc" else array.astype(np.int64).view("i8").astype(dtype)
 
 
+class _UserPrior:
+    """A prior whose density is a given function."""
+
+    def __init__(self, log_prob: Callable[..., Any]):
+        self.log_prob = log_prob
+
+    def sample(self, key: Any, shape: tuple[int, ...]) -> Any:
+        return jax.random.normal(key, shape)
+
+
+class _Bounded(_UserPrior):
+    """A normal prior with given bounds."""
+
+    def __init__(self, bounds: object):
+        super().__init__(lambda theta: -0.5 * jnp.square(theta).sum())
+        self.bounds = bounds
+
+
 def _models() -> list[Calls]:
     priors, losses = cb.priors, cb.losses
     family = st.sampled_from([priors.Normal, priors.Laplace, partial(priors.StudentT, 3.0)])
@@ -249,6 +270,15 @@ def _models() -> list[Calls]:
     reversed_bounds = st.tuples(st.floats(-1e9, 1e9, width=32), st.floats(0, 1e9, width=32)).map(
         lambda v: (v[0] + v[1], v[0])
     )
+    not_side = st.sampled_from([None, "a", np.nan, 1j, [0.0] * 3, {}, object()])
+    not_bounds = st.one_of(
+        st.sampled_from(
+            [3, "ab", (), (0.0,), (0.0, 1.0, 2.0), [[0.0, 1.0], [1.0]], {"low": 0.0, "high": 1.0}, object()]
+        ),
+        st.tuples(not_side, st.floats(-1e9, 1e9)),
+        st.tuples(st.floats(-1e9, 1e9), not_side),
+        st.floats(-1e9, 1e9).flatmap(lambda low: st.tuples(st.just(low), st.floats(max_value=low))),
+    )
     return [
         _invalid("model", other, "model"),
         _invalid("model", st.tuples(family, not_scale), "scale", make=lambda v: _model(None, v[0](scale=v[1]))),
@@ -257,6 +287,8 @@ def _models() -> list[Calls]:
         _invalid("model", reversed_bounds, "low", make=lambda v: _model(None, priors.Uniform(*v))),
         _invalid("model", wrong_length, "prior", make=lambda n: _model(None, priors.Normal(scale=np.ones(n)))),
         _invalid("model", other, "prior", make=lambda v: cb.GibbsModel(losses.Absolute(), v)),
+        _invalid("model", not_bounds, "prior.bounds", make=lambda v: _model(None, _Bounded(v))),
+        _invalid("model", invalid_loss, "prior", make=lambda k: _model(None, _UserPrior(_INVALID_LOSSES[k]))),
         _invalid("model", not_tau, "tau", make=lambda v: _model(losses.Quantile(v))),
         _invalid("model", not_tau, "tau", make=lambda v: _model(losses.Expectile(v))),
         _invalid("model", not_scale, "delta", make=lambda v: _model(losses.Huber(v))),

@@ -18,6 +18,12 @@ LOSSES: dict[str, Callable[..., Any]] = {
     "NaN everywhere": lambda theta, y: jnp.nan * theta[0] * y,
     "integer": lambda theta, y: (y > theta[0]).astype(int) + 2 * (y < theta[0]),
     "boolean": lambda theta, y: jnp.abs(y - theta[0]) > 1,
+    "falling like a square": lambda theta, y: -jnp.square(y - theta[0]),
+    "falling like a logarithm": lambda theta, y: -jnp.log1p(jnp.abs(y - theta[0])),
+    "linear": lambda theta, y: y * theta[0],
+    "depends on the data only": lambda theta, y: jnp.abs(y) + 0.0 * theta[0],
+    "very small": lambda theta, y: 1e-30 * jnp.abs(y - theta[0]),
+    "very large": lambda theta, y: 1e30 * jnp.abs(y - theta[0]),
     "Python number": lambda theta, y: 1,  # noqa: ARG005
     "constant": lambda theta, y: jnp.float32(3.0),  # noqa: ARG005
     "large constant added": lambda theta, y: 1e12 + jnp.abs(y - theta[0]),

@@ -1,13 +1,15 @@
 """Unusual but possibly valid data: other layouts and types, other units, degenerate data, extremes of the float range.
 
-All have one shape, so that little is compiled. Data in another layout or type must give identical results. In other
-units the answer is known: if the loss is multiplied by c, eta is divided by c.
+Almost all have one shape, so that little is compiled. Data in another layout or type must give identical results. In
+other units the answer is known: if the loss is multiplied by c, eta is divided by c.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -49,13 +51,13 @@ def _normal(loc: float = 0.0, scale: Any = WEAK_SCALE) -> cb.priors.Normal:
     return cb.priors.Normal(np.full(2, loc), np.broadcast_to(scale, 2))
 
 
-def run(x: Any = X, y: Any = Y, loss: Any = None, prior: Any = None, **options: Any) -> cb.Result:
-    """Calibrate the usual data with some changes."""
+def run(x: Any = X, y: Any = Y, loss: Any = None, prior: Any = None, option: Any = None, **settings: Any) -> cb.Result:
+    """Calibrate the usual data with some changes, and perhaps an option of JAX turned on."""
     model = cb.GibbsModel(loss or cb.losses.Quantile(0.5), prior or _normal())
     sampler = cb.Transport(n_particles=PARTICLES, audit=True)
-    return cb.calibrate(
-        model, (x, y), **{"bootstrap": REPLICATES, "sampler": sampler, "seed": 0, "progress": False} | options
-    )
+    settings = {"bootstrap": REPLICATES, "sampler": sampler, "seed": 0, "progress": False} | settings
+    with nullcontext() if option is None else option(True):
+        return cb.calibrate(model, (x, y), **settings)
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
@@ -103,6 +105,7 @@ def _in_units(powers: tuple[int, int]) -> Unusual:
 
 
 _INDEX = np.arange(N)
+_FEW = np.random.default_rng(4).normal(size=(6, 8))
 DEGENERATE: dict[str, Callable[[float], tuple[np.ndarray, np.ndarray]]] = {
     "constant y": lambda s: (X, np.full(N, s)),
     "constant column": lambda s: (np.column_stack([X[:, 0], np.full(N, s)]), Y),
@@ -118,13 +121,34 @@ DEGENERATE: dict[str, Callable[[float], tuple[np.ndarray, np.ndarray]]] = {
     "y in other units": lambda s: (X, s * Y),
     "X in other units": lambda s: (s * X, Y),
     "y with two values": lambda s: (X, s * (Y > 2)),
+    "more columns than rows": lambda s: (_FEW, s * _FEW[:, 0] + np.arange(6)),
+    "separable classes": lambda s: (X + np.array([0.0, 0.01 * s]), np.sign(X[:, 1] + 0.0625)),
     "rounded y": lambda s: (X, np.round(Y / max(s, 1)) * max(s, 1)),
 }
-scales = st.integers(-12, 12).map(lambda power: 10.0**power)
+scales = st.integers(-30, 30).map(lambda power: 10.0**power)
 
 
 def _degenerate(case: tuple[str, float]) -> Unusual:
-    return Unusual(case[0], f"{case[1]:.0e}", lambda: run(*DEGENERATE[case[0]](case[1])))
+    name, scale = case
+    loss = cb.losses.Hinge() if name == "separable classes" else None
+    prior = cb.priors.Normal(scale=WEAK_SCALE)
+    return Unusual(name, f"{scale:.0e}", lambda: run(*DEGENERATE[name](scale), loss=loss, prior=prior))
+
+
+COUNTS = _RNG.multinomial(N, np.full(N, 1 / N), size=REPLICATES).astype(float)
+OPTIONS = (jax.debug_nans, jax.debug_infs, jax.disable_jit)
+
+
+class _UserPrior:
+    """Draws of a standard normal distribution, with any density."""
+
+    size = 2
+
+    def __init__(self, log_prob: Callable[..., Any]):
+        self.log_prob = log_prob
+
+    def sample(self, key: Any, shape: tuple[int, ...]) -> Any:
+        return jax.random.normal(key, shape)
 
 
 SETTINGS: dict[str, Callable[[float], dict[str, Any]]] = {
@@ -133,6 +157,10 @@ SETTINGS: dict[str, Callable[[float], dict[str, Any]]] = {
     "eta_init": lambda s: {"eta_init": s},
     "level": lambda s: {"level": float(np.clip(s, 0.01, 0.99))},
     "tau": lambda s: {"loss": cb.losses.Quantile(float(np.clip(s, 1e-6, 1 - 1e-6)))},
+    "size of the counts": lambda s: {"bootstrap": s * COUNTS},
+    "prior density NaN above": lambda s: {"prior": _UserPrior(lambda t: jnp.where(t[0] > s, jnp.nan, -t @ t / 2))},
+    "prior density zero below": lambda s: {"prior": _UserPrior(lambda t: jnp.where(t[0] < -s, -jnp.inf, -t @ t / 2))},
+    "debugging option of JAX": lambda s: {"option": OPTIONS[round(abs(np.log10(s))) % len(OPTIONS)]},
     "seed": lambda s: {"seed": int(s) if s >= 1 else -int(1 / s)},
 }
 
@@ -143,10 +171,12 @@ def _with_setting(case: tuple[str, float]) -> Unusual:
 
 def unusual_calls() -> SearchStrategy[Unusual]:
     """Return a strategy that draws a kind of unusual call, and then one of that kind."""
-    layout, power = st.sampled_from(list(LAYOUTS)), st.integers(-40, 40)
+    layout, power = st.sampled_from(list(LAYOUTS)), st.integers(-100, 100)
+    # The scale of the prior must be within the range of single precision.
+    powers = st.tuples(power, power).filter(lambda powers: abs(powers[1] - powers[0]) <= 110)
     families = (
         st.tuples(layout, layout).map(_in_layout),
-        st.tuples(power, power).map(_in_units),
+        powers.map(_in_units),
         st.tuples(st.sampled_from(list(DEGENERATE)), scales).map(_degenerate),
         st.tuples(st.sampled_from(list(SETTINGS)), scales).map(_with_setting),
     )

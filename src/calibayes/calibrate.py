@@ -17,9 +17,11 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from calibayes._backend.arguments import display
-from calibayes._backend.distributed import DistributedError, agree, raise_distributed_errors
+from calibayes._backend.distributed import DistributedError, agree
+from calibayes._backend.entry import entry_point
 from calibayes._backend.memory import clear_caches_if_full
 from calibayes._backend.rng import split_key
+from calibayes._backend.time_limit import time_limit
 from calibayes._backend.warnings import CheckpointError
 from calibayes._core.precision import PrecisionCheck, PrecisionError, double_precision, is_double
 from calibayes._core.status import Code, Diagnostic, Severity
@@ -29,6 +31,7 @@ from calibayes._validate.settings import (
     as_key,
     check_bootstrap,
     check_estimate,
+    check_max_seconds,
     check_n_particles,
     check_search_settings,
 )
@@ -62,7 +65,7 @@ _CACHE_CHECK_SECONDS = 1.0
 """Seconds between checks of the memory that compiled programs take; compiling enough to fill it takes longer."""
 
 
-@raise_distributed_errors()
+@entry_point()
 def calibrate(
     model: GibbsModel,
     data: object,
@@ -76,6 +79,7 @@ def calibrate(
     eta_init: float | None = None,
     tolerance: float = 0.005,
     max_iterations: int = 100,
+    max_seconds: float | None = None,
     draws: object = None,
     names: Sequence[str] | None = None,
     seed: object = 0,
@@ -112,6 +116,9 @@ def calibrate(
         A `RobbinsMonro` search stops when coverage is within this distance of `level`. Default: 0.005.
     max_iterations : int
         Maximum number of learning rates that the search visits. Default: 100.
+    max_seconds : float, optional
+        Time limit in seconds. The best result so far is then returned, with `Status.TIME_LIMIT`. A program that runs or
+        is being compiled is not cut short. With `checkpoint`, the same call continues. Default: no limit.
     draws : array_like of shape (M, K), optional
         Draws of the posterior at `eta_init` to start from. Default: start from the prior.
     names : sequence of str, optional
@@ -136,6 +143,8 @@ def calibrate(
         If an argument is invalid, before anything is compiled.
     CheckpointError
         If `checkpoint` is damaged, belongs to another calibration, or is in use by another process.
+    TimeoutError
+        If `max_seconds` pass before the coverage is known at any learning rate.
 
     Warns
     -----
@@ -167,6 +176,7 @@ def calibrate(
     check_estimate(estimate)
     search = _as_search(search, sampler)
     check_search_settings(level, tolerance, eta_init, max_iterations, n_replicates, search.uses_tolerance)
+    max_seconds = check_max_seconds(max_seconds)
     level, tolerance, max_iterations = float(level), float(tolerance), int(max_iterations)
     eta_init = None if eta_init is None else float(eta_init)
     region = as_region(region)
@@ -197,13 +207,15 @@ def calibrate(
         with LiveLine(progress, size) as live:
             precision = PrecisionCheck(model, observations.data)
             solver = Solver(search, tolerance, max_iterations, saved, live, started, precision)
-            verified, double = _solve(solver, make_problem, eta_init)
+            with time_limit(max_seconds):
+                verified, double = _solve(solver, make_problem, eta_init)
     settings = {
         "estimate": estimate,
         "bootstrap": bootstrap,
         "eta_init": eta_init,
         "tolerance": tolerance,
         "max_iterations": max_iterations,
+        "max_seconds": max_seconds,
         "draws": draws is not None,
         "seed": seed,
         "n": observations.n,
@@ -333,6 +345,8 @@ def _solve(solver: Solver, make_problem: Callable[[], CoverageProblem], eta: flo
 
 
 def _solve_once(solver: Solver, problem: CoverageProblem, eta: float | None) -> Verified:
+    if solver.precision is not None:
+        solver.precision.check_range(problem.target)
     solver.checkpoint.load(problem.target)
     prefetch_programs(problem)
     return verify(solver, solver.solve(problem, eta))

@@ -101,8 +101,8 @@ class Design:
     def prior(self, loss: LinearLoss, y: Float[np.ndarray, " N"]) -> Normal:
         """Return the default prior of the sampled parameters.
 
-        A coefficient has a standard deviation of `CONFIG.prior_scale` times the slope that changes the prediction by
-        the spread of y (for labels, by a margin of one) over one spread of the column.
+        The prior standard deviation of a coefficient is `CONFIG.prior_scale` times the spread of y (one for labels)
+        divided by the spread of its column.
         """
         centre = float(np.median(y)) if self.intercept and not loss.margin else 0.0
         unit = 1.0 if loss.margin or np.ptp(y) == 0 else float(np.sqrt(np.square(y - centre).mean()))

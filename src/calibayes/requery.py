@@ -17,7 +17,7 @@ from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from calibayes._backend.arguments import positive
 from calibayes._backend.devices import use_mesh
-from calibayes._backend.distributed import raise_distributed_errors
+from calibayes._backend.entry import entry_point
 from calibayes._backend.functions import as_float
 from calibayes._backend.rng import fold_key, split_key
 from calibayes._backend.versions import versions
@@ -36,6 +36,7 @@ from calibayes.result import Intervals, Result, describe
 from calibayes.samplers.mixing import temper_and_mix
 from calibayes.solve.bracket import Bracket
 from calibayes.solve.checkpoint import Checkpoint
+from calibayes.solve.crossings import describe_crossings
 from calibayes.solve.iterate import Iterate, TraceRecord
 from calibayes.solve.marginals import is_inside, marginal_curves
 from calibayes.solve.problem import CoverageProblem, NotReachedError
@@ -207,7 +208,7 @@ class Calibration:
         mapping = inputs.reparametrization
         return result if mapping is None else mapping.transform_result(result)
 
-    @raise_distributed_errors()
+    @entry_point()
     @_in_own_precision
     def at(self, level: float | None, region: str | Region | None) -> Result:
         """Return the result for another level or region."""
@@ -235,7 +236,7 @@ class Calibration:
         inherited = [finding for finding in self.iterate.diagnostics if finding.code in ABOUT_THE_SAMPLER]
         return replace(iterate, diagnostics=(*inherited, *iterate.diagnostics))
 
-    @raise_distributed_errors()
+    @entry_point()
     @_in_own_precision
     def intervals(self, level: float | None, of: object) -> Intervals:
         """Return equal-tailed intervals of linear combinations, each at the eta that calibrates that interval."""
@@ -325,10 +326,12 @@ class Calibration:
         weights = np.asarray(shifted.weights[0], np.float64)
         values = vector @ np.asarray(shifted.theta[:, 0], np.float64)
         bounds = np.quantile(values, _tails(level), weights=weights, method="inverted_cdf")
-        # The joint eta's standard error, refinement and jump are not this interval's.
-        joint = (Code.ETA_SE_UNKNOWN, Code.NOT_REFINED, Code.LEVEL_NOT_ATTAINED)
+        # The joint eta's standard error, refinement, jump and other crossings are not this interval's.
+        joint = (Code.ETA_SE_UNKNOWN, Code.NOT_REFINED, Code.LEVEL_NOT_ATTAINED, Code.SEVERAL_CROSSINGS)
         findings = [finding for finding in iterate.diagnostics if finding.code not in joint]
         findings += [] if jump is None else [self.problem.describe_jump(jump)]
+        crossings = describe_crossings(curve, eta, ())
+        findings += [] if crossings is None else [crossings]
         status = Status.UNRELIABLE if worst(findings) is Severity.ERROR else Status.CONVERGED
         return _Marginal(bounds, eta, curve.eta_se(), status, findings)
 
@@ -341,7 +344,7 @@ class Calibration:
         bounds = np.quantile(draws.astype(np.float64) @ vector, _tails(level))
         return _Marginal(bounds, iterate.eta, iterate.eta_se, iterate.status, list(iterate.diagnostics))
 
-    @raise_distributed_errors()
+    @entry_point()
     @_in_own_precision
     def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
         """Return draws of the posterior on the data at any learning rate."""
@@ -349,7 +352,7 @@ class Calibration:
         mapping = self.inputs.reparametrization
         return draws if mapping is None else mapping.apply(draws)
 
-    @raise_distributed_errors()
+    @entry_point()
     @_in_own_precision
     def level_of(self, theta: object, eta: float | None) -> float:
         """Return the smallest level at which the set on the data contains a point."""
@@ -377,7 +380,7 @@ class Calibration:
             warnings.warn(message, CalibrationWarning, stacklevel=5)
         return particles
 
-    @raise_distributed_errors()
+    @entry_point()
     @_in_own_precision
     def validate(self, bootstrap: object, seed: object) -> Coverage:
         """Return the coverage at eta on replicates that had no part in choosing it."""
@@ -387,7 +390,7 @@ class Calibration:
             if bootstrap is None:
                 raise ValueError(
                     "validate cannot draw fresh replicates, because the counts of this calibration were passed as an "
-                    "array. Pass bootstrap=, as to calibrate."
+                    "array. Pass bootstrap=, with the same meaning as in calibrate."
                 )
         n = len(jax.tree.leaves(inputs.observations)[0])
         replicates = check_bootstrap(bootstrap, n, problem.target.n_replicates - 1)
@@ -408,7 +411,7 @@ class Calibration:
     def _coverage_on(
         self, target: Target, initial_key: PRNGKeyArray, init_key: PRNGKeyArray
     ) -> tuple[Coverage, tuple[Diagnostic, ...]]:
-        """Return the coverage of the calibrated sets on other replicates, and what is to be known about it."""
+        """Return the coverage of the calibrated sets on other replicates, and the diagnostics of that run."""
         problem, eta = self.problem, self.iterate.eta
         sampler, initial = problem.sampler, problem.initial
         assert initial is not None

@@ -11,6 +11,7 @@ import pytest
 
 import calibayes as cb
 from calibayes._backend import memory
+from calibayes._backend.jit import jit, n_programs
 from calibayes._backend.memory import clear_caches_if_full
 from calibayes._validate.data import check_data
 from calibayes._validate.settings import check_bootstrap, check_n_particles
@@ -96,12 +97,45 @@ def test_compiled_programs_are_dropped_when_maps_run_out(no_maps_left):
 
 
 def test_compiled_programs_are_kept_while_maps_are_left(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "CONFIG", replace(memory.CONFIG, max_programs=10**6))
     fn = jax.jit(lambda x: x + 2)
     fn(jnp.zeros(3))
     assert not clear_caches_if_full(1.0)
     assert n_compiled(fn) == 1
     monkeypatch.setattr(memory, "CONFIG", replace(memory.CONFIG, map_limit=tmp_path / "missing"))
     assert not clear_caches_if_full(0.0)
+
+
+def test_programs_that_were_not_called_for_long_are_dropped(monkeypatch):
+    fn = jit(lambda x: x + 3)
+    for size in range(1, 6):
+        fn(np.zeros(size))
+    fn(np.zeros(1))
+    others = n_programs() - 5
+    monkeypatch.setattr(memory, "CONFIG", replace(memory.CONFIG, max_programs=others + 5))
+    assert not clear_caches_if_full(1.0)
+    # The two programs called last remain, out of five of this function and those of others, which were called before.
+    monkeypatch.setattr(memory, "CONFIG", replace(memory.CONFIG, max_programs=2, kept_share=1.0))
+    assert clear_caches_if_full(1.0)
+    sizes = sorted(key[1][0][0] for key, _ in fn.program.items())
+    assert sizes == [(1,), (5,)]
+    assert n_programs() == 2
+    assert float(fn(np.zeros(3))[0]) == 3.0
+
+
+def test_freed_memory_is_returned_after_a_compilation(monkeypatch):
+    calls = []
+    monkeypatch.setattr(memory, "_malloc_trim", lambda: calls.append)
+    jit(lambda x: x + 4)(np.zeros(2))
+    memory.release_freed_memory()
+    assert calls == [0]
+    memory.release_freed_memory()
+    assert calls == [0]
+
+
+def test_libraries_without_trimming_are_accepted(monkeypatch):
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: object())
+    assert memory._malloc_trim.__wrapped__() is None
 
 
 def test_maps_are_counted_once_per_interval(no_maps_left):

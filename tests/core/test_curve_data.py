@@ -179,3 +179,70 @@ def test_curve_without_groups_has_no_design_effect():
     for level in (0.0, 0.9999):
         flat = Curve(curve.etas, curve.critical_levels, curve.ess, 0.95, N_GROUPS, np.full(B, level))
         assert flat._design_effect(0.95) == 1
+
+
+def stepped_curve(outside, level=0.95):
+    """Return a curve on which the replicates of each group are outside the sets at given learning rates.
+
+    `outside` has for each group its number of replicates, and a slice of the 17 learning rates.
+    """
+    levels = np.full((17, 1000), 0.5)
+    first = 0
+    for number, where in outside:
+        levels[where, first : first + number] = 0.99
+        first += number
+    return Curve(np.exp(np.linspace(-0.4, 0.4, 17)), levels, np.full(17, 1000.0), level)
+
+
+def test_lowest_crossing_is_eta_hat_if_coverage_falls():
+    curve, _ = gaussian_curve()
+    assert curve.lowest_crossing() == curve.eta_hat()
+    assert curve.attainable_eta().eta == curve.eta_hat()
+
+
+def test_lowest_crossing_precedes_a_coverage_that_rises_again():
+    """Coverage is 0.98 up to the fourth learning rate, 0.90 up to the eighth, 0.98, and 0.90 from the thirteenth on."""
+    curve = stepped_curve([(20, slice(None)), (80, slice(4, 8)), (80, slice(12, None))])
+    assert curve.etas[11] <= curve.eta_hat() <= curve.etas[12]
+    # Linear in log eta between the two: 0.03 of 0.08 below 0.98.
+    expected = np.log(curve.etas[3]) + 0.03 / 0.08 * 0.05
+    np.testing.assert_allclose(np.log(curve.lowest_crossing()), expected)
+    assert curve.attainable_eta() == (curve.lowest_crossing(), 0.95, None)
+
+
+def test_lowest_crossing_left_of_the_curve_is_zero():
+    curve = stepped_curve([(100, slice(0, 8)), (80, slice(12, None))])
+    assert curve.eta_hat() > 0
+    assert curve.lowest_crossing() == 0
+
+
+def test_small_dips_of_coverage_are_noise():
+    """A dip of two standard errors: 0.7% each."""
+    curve = stepped_curve([(20, slice(None)), (44, slice(4, 8)), (80, slice(12, None))])
+    assert curve.coverage().min() < 0.95
+    assert curve.lowest_crossing() == curve.eta_hat()
+
+
+def jumping_curve(n_distinct):
+    """Return a curve of 0/1 data: critical etas of 0.7 (4.2% of replicates), 1.0 (10%) and 1.3 (85.8%), level 0.9."""
+    critical = np.repeat([0.7, 1.0, 1.3], [42, 100, 858])
+    etas = np.exp(np.linspace(-0.6, 0.6, 15))
+    levels = 0.9 * (etas[:, None] / critical) ** 0.3
+    return Curve(etas, levels, np.full(15, 1000.0), 0.9, n_distinct=n_distinct)
+
+
+def test_conservative_side_of_a_jump_is_reported():
+    eta, coverage, jump = jumping_curve(n_distinct=3).attainable_eta()
+    assert 0.7 < eta < 1.0
+    np.testing.assert_allclose(eta, np.exp(-0.1), rtol=1e-3)
+    assert coverage == 0.958
+    np.testing.assert_allclose(jump, (1.0, 0.958, 0.858), rtol=1e-3)
+
+
+def test_standard_error_at_a_jump_is_not_zero():
+    """Order statistics are all the same there; the position of the jump has a Monte Carlo error."""
+    assert 0.01 < jumping_curve(n_distinct=3).eta_se() < 0.1
+
+
+def test_equal_critical_etas_of_distinct_replicates_are_no_jump():
+    assert jumping_curve(n_distinct=None).attainable_eta().jump is None

@@ -16,10 +16,10 @@ from calibayes.samplers.importance import (
     DegenerateWeightsError,
     Proposal,
     adapt,
+    can_importance_sample,
     draw_and_weight,
     first_proposal,
     sample,
-    supports,
 )
 from calibayes.samplers.initial import InitialDraws
 from calibayes.samplers.mixing import rejuvenate_until_mixed
@@ -292,7 +292,7 @@ def test_nan_losses_are_an_error(problem, exact_draws):
 @pytest.mark.parametrize("loss", [*CONVEX, RenamedSquared()], ids=lambda loss: type(loss).__name__)
 @pytest.mark.parametrize("prior", [cb.priors.Normal(), cb.priors.Laplace()], ids=["normal", "laplace"])
 def test_log_concave_posteriors_are_supported(loss, prior):
-    assert supports(small_target(cb.GibbsModel(loss, prior)))
+    assert can_importance_sample(small_target(cb.GibbsModel(loss, prior)))
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_log_concave_posteriors_are_supported(loss, prior):
     ids=["subclass", "decomposition", "linear", "generic"],
 )
 def test_losses_of_unknown_convexity_are_not_supported(loss):
-    assert not supports(small_target(cb.GibbsModel(loss, cb.priors.Normal(), dim=1)))
+    assert not can_importance_sample(small_target(cb.GibbsModel(loss, cb.priors.Normal(), dim=1)))
 
 
 @pytest.mark.parametrize(
@@ -316,13 +316,13 @@ def test_losses_of_unknown_convexity_are_not_supported(loss):
 )
 def test_other_priors_are_not_supported(prior):
     """A bounded prior may be log-concave, but not in the unconstrained coordinates of the particles."""
-    assert not supports(small_target(cb.GibbsModel(cb.losses.Squared(), prior)))
+    assert not can_importance_sample(small_target(cb.GibbsModel(cb.losses.Squared(), prior)))
 
 
 def test_many_parameters_are_not_supported():
     model = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal())
-    assert supports(small_target(model, 50))
-    assert not supports(small_target(model, 51))
+    assert can_importance_sample(small_target(model, 50))
+    assert not can_importance_sample(small_target(model, 51))
 
 
 @pytest.mark.parametrize("loss", CONVEX, ids=lambda loss: type(loss).__name__)

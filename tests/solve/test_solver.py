@@ -8,16 +8,18 @@ import equinox as eqx
 import jax
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import calibayes as cb
+from calibayes._backend.time_limit import TimeLimitError, time_limit
 from calibayes.solve import problem as problem_module
 from calibayes.solve.checkpoint import Checkpoint
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.progress import Progress
 from calibayes.solve.search import Evaluation, Request, Search, SearchState
-from calibayes.solve.solver import Solver
+from calibayes.solve.solver import Solver, SolverConfig
 from exact import gaussian_location_coverage, gaussian_location_etas
-from exact_sampler import CALLS, ExactSampler, make_location_problem, make_location_target
+from exact_sampler import CALLS, B, ExactSampler, make_location_problem, make_location_target
 
 LEVEL = 0.9
 OBSERVATIONS: list[Evaluation] = []
@@ -58,14 +60,14 @@ def codes(iterate):
     return [finding.code for finding in iterate.diagnostics]
 
 
-def raise_interrupt_at_call(monkeypatch, owner, name, number):
-    """Make the given call of a function raise KeyboardInterrupt before it does anything."""
+def raise_interrupt_at_call(monkeypatch, owner, name, number, error=KeyboardInterrupt):
+    """Make the given call of a function raise an error before it does anything."""
     function, calls = getattr(owner, name), []
 
     def interrupted(*args, **options):
         calls.append(name)
         if len(calls) == number:
-            raise KeyboardInterrupt
+            raise error
         return function(*args, **options)
 
     monkeypatch.setattr(owner, name, interrupted)
@@ -320,11 +322,11 @@ def test_one_sided_stochastic_search_states_the_direction(eta, direction):
 
 
 @pytest.mark.parametrize(
-    ("scale", "coverage", "words"),
-    [(50.0, 1.0, "still cover more than 0.9"), (1e-3, 0.0, "up covers at 0.9: the largest coverage is")],
+    ("scale", "coverage", "search_range", "words"),
+    [(50.0, 1.0, 1e5, "still cover more than 0.9"), (1e-3, 0.0, 1e9, "up covers at 0.9: the largest coverage is")],
     ids=["sets too large", "sets too small"],
 )
-def test_no_crossing_is_reported_in_both_directions(scale, coverage, words):
+def test_no_crossing_is_reported_in_both_directions(scale, coverage, search_range, words):
     """The sets of this sampler have the same size at every learning rate."""
     solution = solve(cb.Bracket(), 1.0, scale=scale, exponent=0.0)
     iterate = solution.iterate
@@ -334,7 +336,7 @@ def test_no_crossing_is_reported_in_both_directions(scale, coverage, words):
     assert words in finding.message
     assert iterate.coverage == pytest.approx(coverage, abs=0.05)
     etas = [record.eta for record in solution.trace]
-    assert 1e3 < max(etas[-1] / etas[0], etas[0] / etas[-1]) < 1e5
+    assert search_range / 100 < max(etas[-1] / etas[0], etas[0] / etas[-1]) < search_range
     assert np.isfinite(iterate.curve.critical_levels).all()
 
 
@@ -379,9 +381,22 @@ def test_diagnostics_of_severity_error_make_the_answer_unreliable():
 
 def test_unknown_standard_error_is_reported(monkeypatch):
     monkeypatch.setattr("calibayes._core.curve.Curve.eta_se", lambda self, level=None: math.inf)
+    monkeypatch.setattr("calibayes.solve.solver.CONFIG", SolverConfig(slope_range=0.0))
     iterate = solve(cb.Bracket(), 1.0).iterate
     assert iterate.status is cb.Status.CONVERGED
     assert [(d.code, d.severity) for d in iterate.diagnostics] == [(cb.Code.ETA_SE_UNKNOWN, cb.Severity.WARNING)]
+
+
+def test_standard_error_from_the_trace_replaces_one_that_the_curve_does_not_give(monkeypatch):
+    """From the slope of coverage at the learning rates visited: z phi(z) per unit of log eta for a normal posterior."""
+    monkeypatch.setattr("calibayes._core.curve.Curve.eta_se", lambda self, level=None: math.inf)
+    answer = solve(cb.Bracket()).iterate.eta
+    steps = tuple((factor * answer, Request.REFINED_COVERAGE) for factor in (0.6, 0.8, 1.2, 1.0))
+    iterate = solve(Script(steps), 0.6 * answer).iterate
+    assert not iterate.diagnostics
+    z = norm.ppf(0.5 + 0.5 * LEVEL)
+    expected = answer * math.sqrt(LEVEL * (1 - LEVEL) / B) / (z * norm.pdf(z))
+    assert 0.5 * expected < iterate.eta_se < 2 * expected
 
 
 # Interrupts
@@ -419,6 +434,40 @@ def test_interrupted_search_returns_the_best_iterate(monkeypatch, rule, owner, n
     assert iterate.eta in [record.eta for record in solution.trace]
     assert iterate.curve is not None
     assert np.isfinite(np.asarray(iterate.particles.theta)).all()
+
+
+@pytest.mark.parametrize(("rule", "owner", "name", "number"), INTERRUPTIONS[:5])
+def test_search_at_the_time_limit_returns_the_best_iterate(monkeypatch, rule, owner, name, number):
+    raise_interrupt_at_call(monkeypatch, owner, name, number, TimeLimitError)
+    solution = solve(rule, 0.02, excess=1.01)
+    iterate = solution.iterate
+    assert iterate.status is cb.Status.TIME_LIMIT
+    assert [(d.code, d.severity) for d in iterate.diagnostics] == [(cb.Code.TIME_LIMIT, cb.Severity.ERROR)]
+    last = {record.eta: abs(record.coverage - LEVEL) for record in solution.trace}
+    assert abs(iterate.coverage - LEVEL) == min(last.values())
+
+
+class Sleeping(Progress):
+    """Sleep after the first evaluation, until the time limit has passed."""
+
+    def iteration(self, number, eta, coverage, ess):
+        time.sleep(1.1)
+
+
+def test_programs_that_complete_the_answer_run_after_the_time_limit():
+    solve(cb.Bracket(), 0.02, excess=1.01)
+    with time_limit(1.0):
+        solution = make_solver(cb.Bracket(), progress=Sleeping()).solve(make_problem(excess=1.01), 0.02)
+    assert solution.iterate.status is cb.Status.TIME_LIMIT
+    assert [record.eta for record in solution.trace] == [0.02]
+    assert solution.iterate.curve is not None
+
+
+@pytest.mark.parametrize("name", ["draw_initial", "init"])
+def test_time_limit_before_the_first_evaluation_raises(monkeypatch, name):
+    raise_interrupt_at_call(monkeypatch, ExactSampler, name, 1, TimeLimitError)
+    with pytest.raises(TimeoutError):
+        solve(cb.Bracket(), None)
 
 
 class InterruptedAtTheEnd(Checkpoint):

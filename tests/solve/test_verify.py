@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import calibayes as cb
+from calibayes._backend.time_limit import TimeLimitError
 from calibayes._core.target import make_target
 from calibayes.samplers.audit import Audit
 from calibayes.solve import verify as verify_module
@@ -171,7 +172,7 @@ def test_fallback_without_an_answer_keeps_its_status(audits):
 def test_search_without_an_answer_is_followed_by_the_fallback(audits, exact_etas):
     """There is nothing to audit; the fallback starts below the learning rate of the initial draws."""
     audits.outcomes = [False]
-    verified = run(audited(scale=50.0, exponent=0.0, replacement=ExactSampler.of_problem()), eta=1.3)
+    verified = run(audited(scale=1e-3, exponent=0.0, replacement=ExactSampler.of_problem()), eta=1.3)
     iterate = verified.solution.iterate
     assert iterate.status is cb.Status.CONVERGED
     low, high = exact_etas
@@ -191,7 +192,8 @@ def test_unreliable_particles_are_followed_by_the_fallback(audits):
 def test_fallback_that_has_not_mixed_is_accepted_if_independent_runs_agree(audits):
     """Particles that cannot move between modes, but are distributed as those of further runs from the prior."""
     audits.outcomes, audits.run_difference = [True, False], 0.02
-    verified = run(audited(replacement=ExactSampler.of_problem(n_unmixed=B // 2)))
+    fallback = ExactSampler.of_problem(n_unmixed=B // 2)
+    verified = run(audited(replacement=fallback))
     assert verified.solution.iterate.status is cb.Status.CONVERGED
     expected = [(cb.Code.AUDIT_FAILED, WARNING), (cb.Code.NOT_MIXED, WARNING), (cb.Code.FALLBACK, WARNING)]
     assert findings(verified) == expected
@@ -261,6 +263,14 @@ def test_interrupted_audit_keeps_the_answer(audits):
     assert (verified.audited, verified.fell_back) == (False, False)
 
 
+def test_audit_at_the_time_limit_keeps_the_answer(audits):
+    audits.outcomes = [TimeLimitError()]
+    verified = run(audited(replacement=ExactSampler.of_problem()))
+    assert verified.solution.iterate.status is cb.Status.TIME_LIMIT
+    assert findings(verified) == [(cb.Code.TIME_LIMIT, ERROR), (cb.Code.NOT_AUDITED, WARNING)]
+    assert (verified.audited, verified.fell_back) == (False, False)
+
+
 def test_interrupt_before_the_fallback_has_particles_keeps_the_first_answer(audits):
     audits.outcomes = [True]
 
@@ -300,7 +310,7 @@ def test_result_states_audit_and_fallback(audits):
     audits.etas.clear()
     audits.outcomes = [True, False]
     wrong = audited(scale=WRONG, replacement=ExactSampler.of_problem())
-    with pytest.warns(cb.CalibrationWarning, match="every replicate was sampled by ExactSampler"):
+    with pytest.warns(cb.CalibrationWarning, match="All replicates were therefore sampled again by ExactSampler"):
         replaced = cb.calibrate(model, data, sampler=wrong, search=cb.Bracket(), **options)
     assert replaced.converged
     assert replaced.repaired_replicates.tolist() == list(range(B))

@@ -28,9 +28,9 @@ rewrite(
 )
 rewrite(
     "eta_se_without_tail_probability",
-    "calibayes._core.curve:Curve.eta_se",
-    "np.sqrt(_n * _l * (1 - _l) * _d)",
-    "np.sqrt(_n * _l * _d)",
+    "calibayes._core.curve:Curve.coverage_se",
+    "np.sqrt(_l * (1 - _l) * _d / _n)",
+    "np.sqrt(_l * _d / _n)",
     "Drop the tail probability from the standard error.",
     tests=[_CURVE_DATA],
 )

@@ -138,7 +138,7 @@ rewrite(
 )
 rewrite(
     "importance_sampling_of_bounded_posteriors",
-    "calibayes.samplers.importance:supports",
+    "calibayes.samplers.importance:can_importance_sample",
     "_a and _b and target.coordinates.unbounded",
     "_a and _b",
     "Take a posterior for log-concave in bounded coordinates.",

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from calibayes._backend.fork import require_working_jax
 from calibayes._backend.functions import as_float
 
 _MAX_DISPLAY_LENGTH = 80
@@ -100,6 +101,7 @@ def parameters(name: str, value: object) -> Float[Array, "..."]:
     TypeError
         If `value` holds anything but real numbers.
     """
+    require_working_jax()
     if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.numpy.floating):
         return as_float(value)
     try:

@@ -57,7 +57,9 @@ def read_with_checksum(path: Path) -> memoryview:
     file = memoryview(path.read_bytes())
     content, trailer = file[:-_TRAILER_SIZE], bytes(file[-_TRAILER_SIZE:])
     if not trailer.startswith(_LABEL):
-        raise ValueError("it does not end with a checksum: it is incomplete, or of another program or version.")
+        raise ValueError(
+            "it does not end with a checksum: it is incomplete, or was written by another program or version."
+        )
     if trailer != _LABEL + sha256(content).hexdigest().encode():
         raise ValueError("its checksum differs: it was damaged or changed after it was saved.")
     return content

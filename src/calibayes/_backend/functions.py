@@ -77,7 +77,8 @@ def as_float(value: object) -> Float[Array, "..."]:
 def host_array(value: object) -> Any:
     """Convert to a NumPy array of JAX's default float type.
 
-    Passed to a compiled function, a NumPy array saves the separate transfer and program of a JAX array.
+    Passing a NumPy array to a compiled function avoids the separate transfer and conversion program that creating a JAX
+    array would take.
     """
     return np.asarray(value, jax.dtypes.canonicalize_dtype(float))
 

@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial, wraps
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 from weakref import WeakSet
 
 import equinox as eqx
@@ -30,6 +30,7 @@ import numpy as np
 
 from calibayes._backend import program_cache
 from calibayes._backend.fingerprint import UnstableDigestError, digest
+from calibayes._backend.time_limit import check_time_limit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -118,6 +119,26 @@ def clear_programs() -> None:
     jax.clear_caches()
 
 
+def n_programs() -> int:
+    """Return the number of compiled programs in memory."""
+    return sum(len(program.items()) for program in list(_PROGRAMS))
+
+
+def n_compiled() -> int:
+    """Return the number of programs that this process has compiled or read from disk so far."""
+    return _Entry.n_created
+
+
+def drop_oldest_programs(n_kept: int) -> None:
+    """Drop the compiled programs that have not been called for the longest time, except for `n_kept`."""
+    entries = [
+        (entry.last_used, id(program), key, program) for program in list(_PROGRAMS) for key, entry in program.items()
+    ]
+    entries.sort(key=lambda entry: entry[:2], reverse=True)
+    for _, _, key, program in entries[n_kept:]:
+        program.drop(key)
+
+
 def compiling_since() -> float | None:
     """Return the time, by `time.monotonic`, since which a call has been waiting for a program; None if none is."""
     return _waiting.since
@@ -130,11 +151,12 @@ class Program:
         self._fn = fn
         self._light = light
         self._jitted, self._filter_jitted = cache(partial(jax.jit, fn)), eqx.filter_jit(fn)
-        self._executables: dict[Hashable, Future[_Executable]] = {}
+        self._executables: dict[Hashable, _Entry] = {}
         self._lock = threading.Lock()
         _PROGRAMS.add(self)
 
     def __call__(self, *args: object) -> Any:
+        check_time_limit()
         leaves, structure = jax.tree.flatten(args)
         arrays: list[jax.Array | np.ndarray] = []
         entries: list[Hashable] = []
@@ -156,6 +178,7 @@ class Program:
         if future is None or not future.done():
             with _waiting():
                 return self._obtain(key, args)(arrays)
+        future.last_used = time.monotonic()
         return future.result()(arrays)
 
     def prefetch(self, *args: object) -> Any:
@@ -165,6 +188,16 @@ class Program:
         key = (structure, tuple(entries), trace_settings())
         future, is_new = self._future(key)
         return self._start(key, args, future) if is_new else future.result().shapes()
+
+    def items(self) -> "list[tuple[Hashable, _Entry]]":
+        """Return the compiled programs in memory with their keys."""
+        with self._lock:
+            return [(key, entry) for key, entry in self._executables.items() if entry.done()]
+
+    def drop(self, key: Hashable) -> None:
+        """Drop one compiled program from memory; calls of it that are under way are not affected."""
+        with self._lock:
+            self._executables.pop(key, None)
 
     def clear(self) -> None:
         """Drop the compiled programs from memory."""
@@ -186,21 +219,21 @@ class Program:
             self._start(key, args, future, in_background=False)
         return future.result()
 
-    def _future(self, key: Hashable) -> "tuple[Future[_Executable], bool]":
+    def _future(self, key: Hashable) -> "tuple[_Entry, bool]":
         """Return the program that is or will be compiled, and whether the caller has to compile it."""
         with self._lock:
             is_new = key not in self._executables
-            return self._executables.setdefault(key, Future()), is_new
+            if is_new:
+                self._executables[key] = _Entry()
+            return self._executables[key], is_new
 
-    def _fail(self, key: Hashable, future: "Future[_Executable]", error: BaseException) -> None:
+    def _fail(self, key: Hashable, future: "_Entry", error: BaseException) -> None:
         """Report an error to everyone who waits for a program; a later call tries again."""
         with self._lock:
             self._executables.pop(key, None)
         future.set_exception(error)
 
-    def _start(
-        self, key: Hashable, args: Sequence[object], future: "Future[_Executable]", in_background: bool = True
-    ) -> Any:
+    def _start(self, key: Hashable, args: Sequence[object], future: "_Entry", in_background: bool = True) -> Any:
         """Read or compile a program, set the result of `future`, and return the shapes of the value."""
         try:
             name = self._cache_name(args)
@@ -220,7 +253,7 @@ class Program:
             self._fail(key, future, error)
             raise
 
-    def _finish(self, key: Hashable, future: "Future[_Executable]", make: "Callable[[], _Executable]") -> None:
+    def _finish(self, key: Hashable, future: "_Entry", make: "Callable[[], _Executable]") -> None:
         """Compile a program in a thread."""
         try:
             future.set_result(make())
@@ -276,6 +309,17 @@ class _Executable(NamedTuple):
         """Return the value of the function with shapes in place of arrays."""
         infos = jax.tree.leaves(self.compiled.out_info)
         return _fill(self.structure, self.statics, [jax.ShapeDtypeStruct(i.shape, i.dtype) for i in infos])
+
+
+class _Entry(Future[_Executable]):
+    """A program that has been or is being compiled, and the time at which it was last called or begun."""
+
+    n_created: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        _Entry.n_created += 1
+        self.last_used = time.monotonic()
 
 
 class _ArrayMarker:

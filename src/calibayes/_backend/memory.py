@@ -7,19 +7,25 @@ available memory is unknown, nothing is rejected.
 *Compiled programs.* Each program that XLA compiles for the CPU occupies memory maps, and a calibration of a new shape
 compiles about a thousand programs. Linux limits the number of maps per process (65,530 by default), and XLA aborts the
 process when the limit is exceeded: after a few dozen shapes, in a notebook or a cross-validation.
-`clear_caches_if_full` drops compiled programs before that happens.
+`clear_caches_if_full` drops compiled programs before that happens. Long before, it drops those that have not been
+called for the longest time, so that the memory of a long session is bounded; the cache on disk makes it fast to read
+them again. The compiler returns its memory to the C library, which keeps it: `release_freed_memory` returns it to the
+system.
 """
 
+import ctypes
 import gc
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from calibayes._backend.jit import clear_programs
+from calibayes._backend.jit import clear_programs, drop_oldest_programs, n_compiled, n_programs
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,11 @@ class MemoryConfig:
     """Share of the allowed memory maps above which compiled programs are dropped. The programs of one calibration take
     a few per cent of the limit, so the remaining 0.4 are a wide margin. Order-of-magnitude choice; `python -m
     benchmarks.soak` runs many shapes against it."""
+    max_programs: int = 200
+    """Number of compiled programs above which some are dropped. A calibration uses about 20 for each shape of data, and
+    they take about 30 MB; `python -m benchmarks.soak --only "default settings"` measures the memory of 60 shapes."""
+    kept_share: float = 0.6
+    """Share of `max_programs` that remain: those that were called last."""
     meminfo: Path = Path("/proc/meminfo")
     """Available memory of the machine."""
     cgroup_limit: Path = Path("/sys/fs/cgroup/memory.max")
@@ -50,6 +61,8 @@ class MemoryConfig:
 
 CONFIG = MemoryConfig()
 
+_n_compiled = 0
+"""Number of programs that had been compiled when freed memory was last returned to the system."""
 _last_check = -float("inf")
 """Time of the last count of memory maps, by `time.monotonic`."""
 
@@ -135,7 +148,9 @@ def device_memory() -> int | None:
 
 
 def clear_caches_if_full(max_share: float | None = None, min_interval: float = 0.0) -> bool:
-    """Drop compiled programs if they occupy too many memory maps; they are compiled again when they are needed.
+    """Drop the oldest compiled programs if there are many, and all if they occupy too many memory maps.
+
+    They are read from disk or compiled again when they are needed.
 
     Parameters
     ----------
@@ -151,14 +166,41 @@ def clear_caches_if_full(max_share: float | None = None, min_interval: float = 0
     """
     global _last_check
     share = CONFIG.max_map_share if max_share is None else max_share
-    if time.monotonic() < _last_check + min_interval or not (CONFIG.maps.exists() and CONFIG.map_limit.exists()):
+    if time.monotonic() < _last_check + min_interval:
         return False
     _last_check = time.monotonic()
-    if CONFIG.maps.read_bytes().count(b"\n") <= share * int(CONFIG.map_limit.read_text()):
+    has_maps = CONFIG.maps.exists() and CONFIG.map_limit.exists()
+    if has_maps and CONFIG.maps.read_bytes().count(b"\n") > share * int(CONFIG.map_limit.read_text()):
+        clear_programs()
+    elif n_programs() > CONFIG.max_programs:
+        drop_oldest_programs(int(CONFIG.kept_share * CONFIG.max_programs))
+    else:
         return False
-    clear_programs()
     gc.collect()
     return True
+
+
+def release_freed_memory() -> None:
+    """Return freed memory to the system if programs were compiled since the last call, where the C library can.
+
+    Without new programs there is little to return, and a short calibration should not wait for it.
+    """
+    global _n_compiled
+    if n_compiled() == _n_compiled:
+        return
+    _n_compiled = n_compiled()
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """Return the function of the GNU C library; None for other libraries."""
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return None
 
 
 def _lower_bound(n_bytes: int) -> str:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from calibayes._backend.arguments import display
 from calibayes._backend.functions import host_array
 
 
@@ -41,13 +42,21 @@ class Coordinates(eqx.Module):
         Raises
         ------
         ValueError
-            If a lower bound is not below the upper bound.
+            If the bounds are not a pair of numbers or of arrays with one number per parameter, or if a lower bound is
+            not below the upper bound.
         """
         bounds = getattr(prior, "bounds", None)
-        low, high = (-np.inf, np.inf) if bounds is None else bounds
-        low, high = (np.broadcast_to(np.asarray(side, float), (dim,)) for side in (low, high))
-        if not (low < high).all():
-            raise ValueError(f"prior.bounds must be a pair (low, high) with low below high; got ({low}, {high}).")
+        try:
+            low, high = (-np.inf, np.inf) if bounds is None else bounds
+            low, high = (np.broadcast_to(np.asarray(side, float), (dim,)) for side in (low, high))
+            ordered = bool((low < high).all())
+        except (TypeError, ValueError):
+            ordered = False
+        if not ordered:
+            raise ValueError(
+                "prior.bounds must be a pair (low, high) of numbers, or of arrays with one number for each of "
+                f"{dim} parameters, with low below high; got {display(bounds)}."
+            )
         unbounded = not (np.isfinite(low) | np.isfinite(high)).any()
         low, high = jax.device_put((host_array(low), host_array(high)))
         return Coordinates(low, high, unbounded)

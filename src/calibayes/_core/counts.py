@@ -116,11 +116,11 @@ class Counts(eqx.Module):
     @property
     @abstractmethod
     def blocks(self) -> Array:
-        """Array to loop over, with one element per block."""
+        """Array to loop over, with one element per block, which `block` takes as its argument."""
 
     @property
     def n_blocks(self) -> Int[Array, ""]:
-        """Number of blocks with observations. On several devices it is the number of blocks that a device holds."""
+        """Number of blocks that are not only padding; on several devices, at most the number that a device holds."""
         return jnp.minimum(divide_up(self.n, self.block_length), len(self.blocks))
 
     @abstractmethod

@@ -54,8 +54,8 @@ class Coverage(float):
 
 
 @dataclass(frozen=True)
-class CurveConfig:
-    """Constants of steps in a coverage curve."""
+class CrossingConfig:
+    """Constants of the crossing of a coverage curve with the level."""
 
     min_jump: float = 0.005
     """Share of replicates with the same critical eta from which on coverage jumps there. Below it, the level is met
@@ -66,9 +66,12 @@ class CurveConfig:
     0.035 in log eta: three such errors."""
     max_jump_width: float = 0.3
     """Largest width of a jump in log eta. Many small steps next to each other are a curve, which can meet the level."""
+    n_errors: float = 3.0
+    """Distance of a coverage from the level, in standard errors, from which on it shows on which side of the level
+    coverage is."""
 
 
-CONFIG = CurveConfig()
+CONFIG = CrossingConfig()
 
 
 class Jump(NamedTuple):
@@ -235,8 +238,37 @@ class Curve:
         low, high = ordered[n_outside - 1], ordered[n_outside]
         return float(np.sqrt(low * high)) if low > 0 and high < np.inf else float(low if low == 0 else high)
 
+    def lowest_crossing(self, level: float | None = None) -> float:
+        """Return the learning rate up to which the sets cover at `level`.
+
+        It is eta-hat, unless coverage is below the level at a smaller learning rate of the grid and rises again, which
+        critical etas do not show.
+
+        Parameters
+        ----------
+        level : float or None
+            Level of the credible sets. Default: the requested level.
+
+        Returns
+        -------
+        float
+            0 or infinity if it lies off the grid.
+        """
+        level = self.level if level is None else level
+        eta, coverage = self.eta_hat(level), self.coverage(level)
+        too_low = (self.etas < eta) & (coverage < level - CONFIG.n_errors * self.coverage_se(level))
+        if not too_low.any():
+            return eta
+        first = int(np.argmax(too_low))
+        covers = np.flatnonzero(coverage[:first] >= level)
+        if not len(covers):
+            return 0.0
+        last = covers[-1]
+        share = (coverage[last] - level) / (coverage[last] - coverage[last + 1])
+        return float(self.etas[last] * (self.etas[last + 1] / self.etas[last]) ** share)
+
     def attainable_eta(self, level: float | None = None) -> "AttainableEta":
-        """Return the learning rate to report: eta-hat, or a smaller one if coverage jumps past the level there.
+        """Return the learning rate to report: the lowest crossing, or less if coverage jumps past the level there.
 
         Parameters
         ----------
@@ -248,7 +280,9 @@ class Curve:
         AttainableEta
         """
         level = self.level if level is None else level
-        critical, eta = self.critical_etas(level), self.eta_hat(level)
+        critical, eta = self.critical_etas(level), self.lowest_crossing(level)
+        if eta < self.eta_hat(level):
+            return AttainableEta(eta, level, None)
         at_eta = AttainableEta(eta, float((critical >= eta).mean()), None)
         if self.n_distinct is None:
             return at_eta

@@ -30,6 +30,10 @@ class PrecisionConfig:
     max_spacing: float = 0.05
     """Largest distance between neighbouring floats, in posterior standard deviations. Order-of-magnitude choice; it
     only decides which calls need double precision."""
+    single_range: tuple[float, float] = (1e-15, 1e15)
+    """Smallest and largest magnitude of data, parameters and losses that single precision is used for. Their squares,
+    which covariances need, are then within its range of 1e-38 to 3e38. Median regressions in units of 1e-15 and 1e15
+    have correct answers in single precision, and fail from 1e19."""
     n_draws: int = 32
     """Draws at which the risk of a user's loss is computed in double precision too: the standard deviation of its
     rounding error is then known to 13%."""
@@ -70,6 +74,38 @@ class PrecisionCheck:
         self._data = data
         self._rounding = 0.0
 
+    def check_range(self, target: Target) -> None:
+        """Check, before anything is sampled, that squares of data, parameters and losses are within the float range.
+
+        Raises
+        ------
+        PrecisionError
+            If they are not. Never in double precision, which represents the squares of all data in single precision.
+        """
+        if is_double():
+            return
+        low, high = CONFIG.single_range
+        for name, size in self._magnitudes(target).items():
+            if size and not low <= size <= high:
+                raise PrecisionError(
+                    f"{name} of order {size:.0e} are too {'large' if size > high else 'small'} for {_float_name()}, "
+                    "which cannot represent their squares: use other units."
+                )
+
+    def _magnitudes(self, target: Target) -> dict[str, float]:
+        """Return the largest absolute values of data, parameters and losses, by name."""
+        # On several devices no process holds all losses.
+        losses = {} if target.mesh is not None else {"losses": float(np.abs(np.asarray(target.reference_loss)).max())}
+        if not isinstance(target.loss, LinearLoss):
+            leaves = [leaf for leaf in jax.tree.leaves(self._data) if leaf.dtype.kind == "f"]
+            return {"data": max((float(np.abs(leaf).max()) for leaf in leaves), default=0.0), **losses}
+        x, y = self._data
+        columns, response = np.abs(x).max(0), float(np.abs(y).max())
+        named = {f"values of column {k} of X": float(size) for k, size in enumerate(columns)}
+        if target.loss.location:
+            named |= {f"values of parameter {k}": response / float(size) for k, size in enumerate(columns) if size}
+        return {"values of y": response, **named, **losses}
+
     def check_initial(self, target: Target, particles: Particles, eta: float) -> None:
         """Check the initial draws on the data.
 
@@ -104,9 +140,12 @@ class PrecisionCheck:
         """
         rounding = eta * self._rounding
         if rounding > CONFIG.max_risk_rounding:
+            remedy = "subtract from the loss the part that does not depend on theta."
+            if isinstance(self._model.loss, LinearLoss) and self._model.loss.location:
+                remedy = "the prior keeps the parameters far from a fit of the data. Use a prior that agrees with them."
             raise PrecisionError(
                 f"the risk is so large, even at the posterior mean, that {_float_name()} rounds eta * risk to "
-                f"{rounding:.1g} at eta = {eta:.3g}: subtract from the loss the part that does not depend on theta."
+                f"{rounding:.1g} at eta = {eta:.3g}: {remedy}"
             )
 
     def _compare_with_double(self, target: Target, theta: Float[np.ndarray, "K M"]) -> float:

@@ -118,7 +118,7 @@ def _influences(
     is_observation = jnp.arange(padded.shape[1], dtype=target.counts.n.dtype) < target.counts.n
     influence = jnp.where(is_observation[None], padded, 0.0)
     blocks = influence.T.reshape(-1, block_length(len(influence)), len(influence))
-    # Block by block, so that the sum does not depend on the padding.
+    # In blocks, so that the sum does not depend on the padding.
     add = lambda total, chunk: total + jnp.square(jnp.tensordot(chunk, whiten, ((2,), (1,)))).sum()
     zero, n_blocks = jnp.zeros((), influence.dtype), jnp.asarray(len(blocks))
     return influence, fold_chunks(add, zero, blocks, n_blocks, counts_module.CONFIG.blocks_per_step)

@@ -24,6 +24,7 @@ class Status(Enum):
     NO_CROSSING = "Coverage does not cross the requested level in the searched range of learning rates."
     NOT_REACHED = "The sampler did not reach the requested learning rate."
     UNRELIABLE = "The particles at the reported learning rate cannot be relied on."
+    TIME_LIMIT = "The calibration stopped at its time limit; this is the best result so far."
     INTERRUPTED = "The calibration was interrupted; this is the best result so far."
 
 
@@ -76,8 +77,12 @@ class Code(StrEnum):
     NO_CROSSING = "no-crossing"
     """Coverage stays on one side of the level in the searched range of learning rates, or is not monotone, so that no
     single crossing exists."""
+    SEVERAL_CROSSINGS = "several-crossings"
+    """Coverage equals the level at several learning rates, or falls below it at a smaller one than the answer."""
     MAX_ITERATIONS = "max-iterations"
     """The search used all its iterations."""
+    TIME_LIMIT = "time-limit"
+    """The calibration used all its time."""
     NOT_REFINED = "not-refined"
     """The learning rate could not be refined on the coverage curve."""
     ETA_SE_UNKNOWN = "eta-se-unknown"

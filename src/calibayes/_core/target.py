@@ -250,8 +250,8 @@ def make_target(model: Model, data: Any, counts: np.ndarray | PoissonSpec, dim: 
         data, zeros = jax.device_put((data, zeros))
     make_counts = DrawnCounts.from_spec if isinstance(counts, PoissonSpec) else StoredCounts.from_array
     target = Target(
-        loss=model.loss,
-        prior=model.prior,
+        loss=_in_default_float_type(model.loss),
+        prior=_in_default_float_type(model.prior),
         data=data,
         counts=make_counts(counts, length, n_blocks, mesh),  # type: ignore[arg-type]
         reference=jax.device_put(host_array(reference)),
@@ -260,6 +260,17 @@ def make_target(model: Model, data: Any, counts: np.ndarray | PoissonSpec, dim: 
         mesh=mesh,
     )
     return target.recentre(target.reference)
+
+
+def _in_default_float_type(module: Any) -> Any:
+    """Return a loss or prior whose floating-point arrays are of JAX's default float type."""
+    dtype = jax.dtypes.canonicalize_dtype(float)
+
+    def cast(leaf: Any) -> Any:
+        is_other_float = eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype != dtype
+        return leaf.astype(dtype) if is_other_float else leaf
+
+    return jax.tree.map(cast, module)
 
 
 def initial_reference(x: np.ndarray, y: np.ndarray) -> Float[np.ndarray, " K"]:

@@ -26,6 +26,10 @@ class SettingsConfig:
     min_replicates_outside: int = 5
     """Recommended number of replicates that the calibrated sets do not cover, in the error message for a level that is
     too close to 0 or 1. Order-of-magnitude choice; it only appears in that message."""
+    max_relative_total: float = 1e4
+    """Largest factor between the total of a replicate's counts and the number of observations. A bootstrap replicate
+    has about as many observations as the data, and an m-out-of-n bootstrap of a million observations a hundredth.
+    Order-of-magnitude choice; it only decides which calls are rejected."""
     min_particles: int = 100
     """Smallest number of particles or draws per replicate. Order-of-magnitude choice; it only decides which calls are
     rejected."""
@@ -80,6 +84,14 @@ def check_bootstrap(bootstrap: object, n: int, default: int) -> Bootstrap | Floa
     empty = counts.astype(jax.dtypes.canonicalize_dtype(float)).sum(1) == 0
     if empty.any():
         raise ValueError(f"bootstrap counts of replicate {int(np.argmax(empty))} are all zero.")
+    relative = counts.sum(1) / n
+    far = (relative > CONFIG.max_relative_total) | (relative < 1 / CONFIG.max_relative_total)
+    if far.any():
+        b = int(np.argmax(far))
+        raise ValueError(
+            f"bootstrap counts of replicate {b} sum to {n * relative[b]:.3g}, but there are {n} observations, each of "
+            "which counts once in the data. Divide the counts so that each replicate has a total of about that number."
+        )
     return counts
 
 
@@ -144,6 +156,16 @@ def check_search_settings(
             f"tolerance = {tolerance:g} cannot be met: with {n_replicates} bootstrap replicates the coverage nearest "
             f"to {level:g} is {gap:.2g} away. Use more replicates, or a larger tolerance."
         )
+
+
+def check_max_seconds(max_seconds: float | None) -> float | None:
+    """Return the time limit as a float; raise an error if it is not positive, or if there are several processes."""
+    if max_seconds is None:
+        return None
+    positive("max_seconds", max_seconds)
+    if jax.process_count() > 1:
+        raise ValueError("max_seconds is not available for several processes, whose clocks differ. Use max_iterations.")
+    return float(max_seconds)
 
 
 def check_n_particles(n_particles: int, dim: int, n_replicates: int) -> None:

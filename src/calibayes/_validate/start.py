@@ -1,15 +1,37 @@
-"""Checks of the user's draws from which a calibration starts."""
+"""Checks of the start of a calibration: the user's draws, or the prior at draws of its own."""
+
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from calibayes._backend.jit import jit
+from calibayes._backend.jit import jit, light_jit
+from calibayes._core.particles import Particles
 from calibayes._core.target import Target
 from calibayes._validate import settings
 from calibayes._validate.data import as_numeric_array, require_finite
-from calibayes.samplers.initial import CONFIG
+from calibayes.priors import Laplace, Normal, StudentT, Uniform
+from calibayes.samplers import initial
+
+
+@dataclass(frozen=True)
+class StartConfig:
+    """Constants of the checks of a user's prior."""
+
+    n_prior_draws: int = 64
+    """Draws of the prior at which its density is evaluated. Order-of-magnitude choice."""
+    max_invalid_share: float = 0.5
+    """Largest share of these draws at which the density may be zero, infinite or NaN. Draws on a bound of the prior may
+    have such a density, but they are few."""
+
+
+CONFIG = StartConfig()
+
+_VALID_PRIORS = (Laplace, Normal, StudentT, Uniform)
+"""Priors whose density is known to be finite at their draws."""
 
 
 def check_initial_draws(draws: object, prior: object, dim: int) -> Float[np.ndarray, "M K"] | None:
@@ -44,6 +66,8 @@ def check_initial_draws(draws: object, prior: object, dim: int) -> Float[np.ndar
         sampled = jax.eval_shape(lambda: jnp.asarray(prior.sample(jax.random.key(0), shape)))
         if sampled.shape != shape:
             raise ValueError(f"prior.sample(key, {shape}) must return an array of that shape; got {sampled.shape}.")
+        if type(prior) not in _VALID_PRIORS:
+            _require_density_at_draws(prior, dim)
         return None
     array = as_numeric_array("draws", draws)
     minimum = settings.CONFIG.min_particles
@@ -51,6 +75,23 @@ def check_initial_draws(draws: object, prior: object, dim: int) -> Float[np.ndar
         raise ValueError(f"draws must be (M, {dim}) with M at least {minimum}; got shape {array.shape}.")
     require_finite("draws", array)
     return array
+
+
+def _require_density_at_draws(prior: object, dim: int) -> None:
+    """Raise an error if the density of a user's prior is zero or undefined at most of its own draws."""
+    log_prob = np.asarray(_log_prob_at_draws(prior, dim))
+    n_invalid = int((~np.isfinite(log_prob)).sum())
+    if n_invalid > CONFIG.max_invalid_share * log_prob.size:
+        raise ValueError(
+            f"prior.log_prob(theta) is {log_prob[~np.isfinite(log_prob)][0]:g} at {n_invalid} of {log_prob.size} draws "
+            "of prior.sample(key, shape). Both must be of the same distribution; evaluate log_prob at a draw."
+        )
+
+
+@light_jit
+def _log_prob_at_draws(prior: Any, dim: int) -> Float[Array, " M"]:
+    draws = prior.sample(jax.random.key(0), (CONFIG.n_prior_draws, dim)).astype(float)
+    return jax.vmap(lambda theta: jnp.asarray(prior.log_prob(theta), float))(draws)
 
 
 def check_initial_risk(target: Target, draws: Float[np.ndarray, "M K"]) -> tuple[Target, Float[Array, "M K"]]:
@@ -77,7 +118,8 @@ def check_initial_risk(target: Target, draws: Float[np.ndarray, "M K"]) -> tuple
     """
     on_device = jnp.asarray(draws, float)
     _require_within_bounds(target, np.asarray(on_device))
-    risk = np.asarray(_risk(target, on_device))
+    evaluated = _evaluate(target, on_device)
+    risk, log_prior = np.asarray(evaluated.risk), np.asarray(evaluated.log_prior)
     if np.isnan(risk).all():
         raise ValueError(
             f"the loss is NaN at all of {len(draws)} initial draws. Evaluate loss(theta, datum) at one of them."
@@ -87,8 +129,13 @@ def check_initial_risk(target: Target, draws: Float[np.ndarray, "M K"]) -> tuple
             f"the loss is infinite or NaN at {(~np.isfinite(risk)).sum()} of {len(draws)} draws, which therefore are "
             "not draws of the posterior: remove them."
         )
+    if not np.isfinite(log_prior).all():
+        raise ValueError(
+            f"prior.log_prob(theta) is infinite or NaN at {(~np.isfinite(log_prior)).sum()} of {len(draws)} draws, "
+            "which therefore are not draws of the posterior: remove them, or correct the prior."
+        )
     best = int(np.argmin(risk))
-    return (target.recentre(on_device[best]) if risk[0, best] < CONFIG.recentre_below else target), on_device
+    return (target.recentre(on_device[best]) if risk[0, best] < initial.CONFIG.recentre_below else target), on_device
 
 
 def _require_within_bounds(target: Target, draws: Float[np.ndarray, "M K"]) -> None:
@@ -100,6 +147,6 @@ def _require_within_bounds(target: Target, draws: Float[np.ndarray, "M K"]) -> N
 
 
 @jit
-def _risk(target: Target, theta: Float[Array, "M K"]) -> Float[Array, "1 M"]:
-    """Return the risk on the data at draws of the parameters."""
-    return target.replicate(0).evaluate(target.coordinates.unconstrain(theta.T[:, None, :])).risk
+def _evaluate(target: Target, theta: Float[Array, "M K"]) -> Particles:
+    """Return draws of the parameters with their risk and prior density on the data."""
+    return target.replicate(0).evaluate(target.coordinates.unconstrain(theta.T[:, None, :]))

@@ -27,7 +27,7 @@ class Commands(TyperGroup):
 
 @contextmanager
 def _printable_messages() -> Iterator[None]:
-    """Replace control characters, such as those in names of columns and files, in warnings and in errors of Typer."""
+    """Escape control characters, for example from names of columns or files, in warnings and in errors of Typer."""
     format_warning = warnings.formatwarning
 
     def format_printable(

@@ -6,7 +6,8 @@ it by $\eta_t / \eta_{t+1}$; here the particles are reweighted first, so no fact
 
 $$ \log\zeta_{t+1} = \log\zeta_t + \varphi_t\,(\varrho_t - \varrho^*), \qquad \varphi_t = (t+1)^{-0.51}, $$
 
-separately on every replicate, where $\varrho_t$ is the acceptance rate averaged over particles. The paper prints the
+separately on every replicate, where $\varrho_t$ is the acceptance rate averaged over particles and $\varrho^*$ is
+`target_acceptance`. The paper prints the
 bracket with the opposite sign and a covariance that is neither centred nor normalised; `as_printed=True` runs that
 version.
 """
@@ -28,7 +29,7 @@ class RWMHAdaptation(NamedTuple):
     """Adaptation of `RWMH`."""
 
     log_scale: Float[Array, " B"]
-    """Logarithm of the factor of the proposal covariance."""
+    """Logarithm of $\\zeta$, by which the covariance of the particles is multiplied."""
     steps: Int[Array, " B"]
     """Number of updates so far."""
 

@@ -144,6 +144,7 @@ def _options(result: Result) -> dict[str, str]:
         "eta_init": None,
         "tolerance": 0.005,
         "max_iterations": 100,
+        "max_seconds": None,
     }
     options = {"draws": "draws"} if settings.get("draws") else {}
     options |= {

@@ -23,7 +23,13 @@ from calibayes._backend.rng import split_key
 from calibayes._core.particles import Particles
 from calibayes._core.target import Target
 from calibayes.regions import Region, critical_levels
-from calibayes.samplers.importance import DegenerateWeightsError, Proposal, random_generator, sample, supports
+from calibayes.samplers.importance import (
+    DegenerateWeightsError,
+    Proposal,
+    can_importance_sample,
+    random_generator,
+    sample,
+)
 from calibayes.samplers.initial import temper_from_prior
 from calibayes.samplers.mixing import rejuvenate_until_mixed
 from calibayes.samplers.populations import N_POPULATIONS
@@ -118,7 +124,7 @@ def audit(
     doubts = np.zeros(target.n_replicates)
     if not_mixed is not None and not_mixed.any():
         doubts = np.where(not_mixed, 1.0, 0.0)
-    elif not supports(target):
+    elif not can_importance_sample(target):
         # Log-concave posteriors have a single mode.
         unvisited = unvisited_log_densities(broad_key, target, particles, eta)
         # Relative to a threshold, and never for the data, from which the particles come.
@@ -145,7 +151,7 @@ def _sample_independently(
 
     The proposals are fitted to the audited particles. A bad proposal makes the weights degenerate, but not wrong.
     """
-    if supports(target):
+    if can_importance_sample(target):
         with suppress(DegenerateWeightsError):
             return sample(random_generator(key), target, Proposal.from_particles(audited), eta, n_particles)
     temper_key, mix_key = split_key(key)

@@ -102,7 +102,7 @@ class WeightedDraws(NamedTuple):
     log_weights: Float[np.ndarray, "R M"]
 
 
-def supports(target: Target) -> bool:
+def can_importance_sample(target: Target) -> bool:
     """Return whether the posteriors are known to be log-concave, and have few enough parameters.
 
     With a bounded prior the posterior need not be log-concave in the unconstrained coordinates of the particles.

@@ -18,6 +18,7 @@ from calibayes._backend.jit import light_jit
 from calibayes._backend.rng import replicate_keys, split_key, unrolled
 from calibayes._core.coordinates import Coordinates
 from calibayes._core.particles import Particles, host_means
+from calibayes._core.precision import PrecisionError, is_double
 from calibayes._core.target import Target, evaluate
 from calibayes.samplers.mixing import temper_to
 from calibayes.samplers.tempering import TemperingState, init_coarse
@@ -108,16 +109,28 @@ def init_at_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[
     Raises
     ------
     ValueError
-        If the loss is finite at fewer than `CONFIG.min_finite_draws` draws of a replicate.
+        If the loss is finite at fewer than `CONFIG.min_finite_draws` draws of a replicate, or the same at all draws.
+    PrecisionError
+        If it is the same at all draws in single precision.
     """
     prior_key, temper_key = split_key(key)
     particles = prior_particles(prior_key, target, n_particles)
-    n_finite = int(np.isfinite(np.asarray(particles.risk)).sum(-1).min())
+    risk = np.asarray(particles.risk)
+    n_finite = int(np.isfinite(risk).sum(-1).min())
     if n_finite < CONFIG.min_finite_draws:
         raise ValueError(
             f"the loss is infinite or NaN at all but {n_finite} of {n_particles} draws of the prior. Choose a prior "
             "nearer to where the loss is finite, or pass draws of the posterior (draws=)."
         )
+    if np.ptp(risk[np.isfinite(risk)]) == 0:
+        if not is_double():
+            raise PrecisionError("the loss is the same at all draws of the prior in single precision.")
+        reason = "it must depend on the parameters, the first argument of a user-defined loss."
+        if target.linear:
+            reason = (
+                "they differ too little for data of this size, or X is zero. Use a prior that agrees with the data."
+            )
+        raise ValueError(f"the loss is the same at all of {n_particles} draws of the prior: {reason}")
     return temper_key, init_coarse(particles, 0.0)
 
 

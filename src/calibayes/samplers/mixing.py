@@ -26,7 +26,7 @@ from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit, prefetch
 from calibayes._backend.rng import replicate_keys, split_key
 from calibayes._core.particles import Particles, host_means, mean
-from calibayes._core.target import Target
+from calibayes._core.target import Target, evaluate
 from calibayes.samplers.populations import N_POPULATIONS
 from calibayes.samplers.tempering import (
     COARSE_SCHEDULE,
@@ -71,6 +71,15 @@ class MixingConfig:
     """Moves in one call of a compiled program; between calls a run can be interrupted. Does not change results."""
     max_temper_moves: int = 8_000
     """Largest number of moves of `temper_to`. A tempering run from a diffuse prior takes a few hundred."""
+    moves_before_bound_check: int = 1_024
+    """Moves of `temper_to` after which the loss is checked for a lower bound, at the next call that reaches it. Most
+    runs end before; without a lower bound the particles would follow the loss up to `max_temper_moves`."""
+    bound_scales: tuple[float, ...] = (1e4, 1e8, 1e12, 1e16)
+    """Factors of the coordinates at which a loss without a lower bound keeps falling. Data within the range of single
+    precision (`calibayes._core.precision`) are passed on the way."""
+    fall_ratio: float = 100.0
+    """A loss has no lower bound if it falls from one factor to the next by this multiple of its fall to the former. A
+    linear function falls by 1e4 times as much; one that approaches a bound by less and less."""
 
 
 CONFIG = MixingConfig()
@@ -126,17 +135,35 @@ def temper_to(keys: Key[Array, " B"], target: Target, state: TemperingState, eta
     Raises
     ------
     RuntimeError
-        If a replicate does not reach `eta` within `CONFIG.max_temper_moves` moves.
+        If a replicate does not reach `eta` within `CONFIG.max_temper_moves` moves, or earlier if the loss has no lower
+        bound.
     """
     monitor = MixingMonitor.begin(state.particles, 0, mixed=True)
-    for _ in range(CONFIG.max_temper_moves // CONFIG.moves_per_call):
+    for n_calls in range(1, CONFIG.max_temper_moves // CONFIG.moves_per_call + 1):
         _, state, _ = _advance(keys, target, state, monitor, host_array(eta), CONFIG.moves_per_call, _NEVER)
         if (np.asarray(state.eta) == host_array(eta)).all():
             return state
+        if n_calls == CONFIG.moves_before_bound_check // CONFIG.moves_per_call:
+            _require_lower_bound(target, state.particles, eta)
     raise RuntimeError(
         f"tempering did not reach eta = {eta:g} in {CONFIG.max_temper_moves} moves. The prior may be very far from the "
-        "data: choose a narrower one, or pass draws of the posterior (draws=)."
+        "data: choose one that agrees with them, or pass draws of the posterior (draws=)."
     )
+
+
+def _require_lower_bound(target: Target, particles: Particles, eta: float) -> None:
+    """Raise an error if the loss keeps falling in the direction of some particle, ever further from zero."""
+    theta = np.asarray(particles.theta)
+    risks = [particles.risk, *(evaluate(target, host_array(scale * theta)).risk for scale in CONFIG.bound_scales)]
+    falls = -np.diff(np.array([np.asarray(risk, np.float64) for risk in risks]), axis=0)
+    unbounded = (falls[:-1] > 0) & (falls[1:] > CONFIG.fall_ratio * falls[:-1])
+    # At the largest factor at which the loss is finite.
+    last = np.isfinite(falls).sum(0) - 2
+    if (np.take_along_axis(unbounded, np.maximum(last, 0)[None], 0)[0] & (last > 0)).any():
+        raise RuntimeError(
+            f"tempering did not reach eta = {eta:g}, because the loss has no lower bound: it keeps falling as the "
+            "parameters grow. Bound it below, or bound the parameters by the prior."
+        )
 
 
 def temper_and_mix(

@@ -1,9 +1,9 @@
 r"""The point estimate that the credible sets should cover, $\hat\theta(\eta)$, on the data at a learning rate.
 
-The default is the posterior mean. Between two modes it may be covered at no learning rate; the posterior mode and the
-minimizer of the risk are the other choices in the literature. Both are found by the cross-entropy method (Rubinstein
-1999), which needs no gradient: draw from a normal distribution, keep the best draws, refit the distribution to them,
-and repeat.
+The default is the posterior mean. If it lies between two modes, no learning rate may cover it often enough. The
+posterior mode and the minimizer of the risk are the other choices in the literature. Both are found by the
+cross-entropy method (Rubinstein 1999), which needs no gradient: draw from a normal distribution, keep the best draws,
+refit the distribution to them, and repeat.
 """
 
 from collections.abc import Callable

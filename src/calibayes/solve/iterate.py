@@ -94,17 +94,17 @@ class Iterate:
     state : object
         State of the sampler.
     info : SamplerInfo
-        The sampler's own account of the state.
+        Diagnostics that the sampler reports for `state`.
     diagnostics : tuple of Diagnostic
         Findings, in the order in which they were made.
     half_width : float
-        Half-width of the coverage curve that the particles support, in log eta.
+        Distance in log eta over which the particles can be reweighted; half-width of the coverage curve.
     intervals : ndarray of shape (K, 2)
         Marginal credible intervals on the data at `sampled_eta`.
     curve : Curve or None
         Coverage curve around `sampled_eta`, where it has been computed.
     refined : bool
-        Whether the sampler has refined `state`.
+        Whether `state` has the sampler's full accuracy (`Sampler.refine`).
     status : Status or None
         How the search ended; None before its end.
     eta_se_along_trace : float

@@ -83,9 +83,9 @@ def marginal_curves(
 
 def is_inside(curve: Curve, eta: float) -> bool:
     """Return whether a curve around `eta` gives the learning rate and its standard error reliably."""
-    eta_hat = curve.eta_hat()
+    crossing = curve.lowest_crossing()
     half_width = np.log(curve.etas[-1] / eta)
-    near = 0 < eta_hat < np.inf and abs(np.log(eta_hat / eta)) <= CONFIG.inner_share * half_width
+    near = 0 < crossing < np.inf and abs(np.log(crossing / eta)) <= CONFIG.inner_share * half_width
     return bool(near and np.isfinite(curve.eta_se()))
 
 

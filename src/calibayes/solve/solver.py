@@ -17,11 +17,13 @@ import numpy as np
 
 from calibayes._backend.distributed import agree, processes_out_of_sync
 from calibayes._backend.rng import split_key
+from calibayes._backend.time_limit import TimeLimitError, time_limit
 from calibayes._core.curve import Curve
 from calibayes._core.precision import PrecisionCheck, PrecisionError, is_double
 from calibayes._core.status import Code, Diagnostic, Severity, Status, worst
 from calibayes.samplers.base import SamplerState, Snapshot
 from calibayes.solve.checkpoint import Checkpoint
+from calibayes.solve.crossings import describe_crossings
 from calibayes.solve.iterate import Iterate, TraceRecord
 from calibayes.solve.problem import CoverageProblem, NotReachedError
 from calibayes.solve.progress import Progress
@@ -39,6 +41,8 @@ class SolverConfig:
 
 CONFIG = SolverConfig()
 
+STOPS = (KeyboardInterrupt, TimeLimitError)
+"""Errors that end a search with the best iterate so far."""
 _REFINED = (Request.CURVE, Request.REFINED_COVERAGE)
 """Requests before which the sampler refines its state."""
 
@@ -149,7 +153,8 @@ class Solver:
     def search(self, problem: CoverageProblem, solver_state: SolverState, stage: str, result_stage: str) -> Solution:
         """Run the search from a state to its end; `stage` and `result_stage` are its names in the checkpoint.
 
-        An interrupt, or a learning rate that the sampler cannot reach, ends it with the best iterate so far.
+        An interrupt, the time limit, or a learning rate that the sampler cannot reach, ends it with the best iterate so
+        far.
         """
         # A continued run counts the seconds of its earlier part.
         self.started = min(self.started, time.perf_counter() - solver_state.seconds)
@@ -165,11 +170,12 @@ class Solver:
                 self.checkpoint.put(stage, solver_state)
             solver_state, iterate = self._conclude(problem, solver_state)
             iterate = self.finish(problem, self._check_rounding(iterate), solver_state.trace)
-        except KeyboardInterrupt as error:
+        except STOPS as error:
             if self.latest.best is None or processes_out_of_sync(error):
                 raise
-            iterate = replace(self.latest.best, status=Status.INTERRUPTED)
-            return Solution(problem, self.finish(problem, iterate, self.latest.trace), self.latest.trace)
+            with time_limit(None):
+                iterate = self.finish(problem, stopped(self.latest.best, error), self.latest.trace)
+            return Solution(problem, iterate, self.latest.trace)
         except NotReachedError as error:
             if solver_state.best is None:
                 raise RuntimeError(f"calibration: {error}.") from None
@@ -210,7 +216,7 @@ class Solver:
             level=problem.level,
             tolerance=self.tolerance,
             refined=request in _REFINED,
-            crossing=np.nan if iterate.curve is None else iterate.curve.eta_hat(),
+            crossing=np.nan if iterate.curve is None else iterate.curve.lowest_crossing(),
             half_width=np.nan if iterate.curve is None else float(np.log(iterate.curve.etas[-1] / iterate.eta)),
         )
         before, search = solver_state.search, self.rule.update(solver_state.search, evaluation)
@@ -238,13 +244,14 @@ class Solver:
         return solver_state, request
 
     def _refine(self, problem: CoverageProblem, solver_state: SolverState) -> SolverState:
-        """Let the sampler refine its state. If that is interrupted at the very start, the unrefined state is kept."""
+        """Let the sampler refine its state. If that is stopped at the very start, the unrefined state is kept."""
         self.progress.phase("refinement of the particles")
         try:
             refined = problem.sampler.refine(problem.target, solver_state.state, self.progress.share)
-        except KeyboardInterrupt as error:
+        except STOPS as error:
             if solver_state.best is None and not processes_out_of_sync(error):
-                self._evaluate(problem, solver_state)
+                with time_limit(None):
+                    self._evaluate(problem, solver_state)
             raise
         if refined is not solver_state.state or solver_state.current is None:
             return self._evaluate(problem, replace(solver_state, state=refined), refined=True)
@@ -310,7 +317,7 @@ class Solver:
 
     def finish(self, problem: CoverageProblem, iterate: Iterate, trace: tuple[TraceRecord, ...]) -> Iterate:
         """Return the iterate with a coverage curve, and with a status that its diagnostics allow."""
-        if iterate.curve is None and iterate.status in (Status.INTERRUPTED, Status.NOT_REACHED):
+        if iterate.curve is None and iterate.status in (Status.INTERRUPTED, Status.TIME_LIMIT, Status.NOT_REACHED):
             iterate = replace(iterate, curve=Curve.empty(iterate.coverage.n_replicates, problem.level))
         elif iterate.curve is None:
             snapshot = Snapshot(problem.sampler.data(iterate.state), iterate.state.particles)
@@ -324,6 +331,10 @@ class Solver:
             )
             finding = Diagnostic(Code.ETA_SE_UNKNOWN, Severity.WARNING, 0, message)
             iterate = replace(iterate, diagnostics=(*iterate.diagnostics, finding))
+        if iterate.status is Status.CONVERGED:
+            assert iterate.curve is not None
+            crossings = describe_crossings(iterate.curve, iterate.eta, trace)
+            iterate = iterate if crossings is None else _with(iterate, iterate.status, (crossings,))
         return check_reliability(iterate)
 
     def _check_rounding(self, iterate: Iterate) -> Iterate:
@@ -360,6 +371,14 @@ def check_reliability(iterate: Iterate) -> Iterate:
     if iterate.status is Status.CONVERGED and worst(iterate.diagnostics) is Severity.ERROR:
         return replace(iterate, status=Status.UNRELIABLE)
     return iterate
+
+
+def stopped(iterate: Iterate, error: BaseException) -> Iterate:
+    """Return the iterate with the status of a search that one of `STOPS` ended."""
+    if not isinstance(error, TimeLimitError):
+        return replace(iterate, status=Status.INTERRUPTED)
+    message = "The calibration stopped at its time limit. Allow more (max_seconds=), or use fewer bootstrap replicates."
+    return _with(iterate, Status.TIME_LIMIT, (Diagnostic(Code.TIME_LIMIT, Severity.ERROR, 0, message),))
 
 
 def _eta_se_along_trace(problem: CoverageProblem, iterate: Iterate, trace: tuple[TraceRecord, ...]) -> float:

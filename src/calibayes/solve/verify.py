@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from calibayes._backend.distributed import processes_out_of_sync
 from calibayes._backend.rng import fold_key
 from calibayes._backend.warnings import CheckpointError
-from calibayes._core.status import Code, Diagnostic, Severity, Status
+from calibayes._core.status import Code, Diagnostic, Severity, Status, worst
 from calibayes.samplers.audit import Audit, audit
+from calibayes.samplers.importance import can_importance_sample
 from calibayes.samplers.initial import InitialDraws
 from calibayes.solve.bracket import Bracket
 from calibayes.solve.iterate import Iterate
 from calibayes.solve.robbins_monro import REFINEMENT
-from calibayes.solve.solver import Solution, Solver, SolverState, check_reliability
+from calibayes.solve.solver import STOPS, Solution, Solver, SolverState, check_reliability, stopped
 
 FALLBACK_FRACTION = 0.25
 """The fallback starts at this fraction of the first sampler's learning rate. Particles that miss a mode make eta too
@@ -44,7 +45,7 @@ def verify(solver: Solver, solution: Solution) -> Verified:
     problem, iterate = solution.problem, solution.iterate
     if not problem.sampler.audited:
         return Verified(solution, audited=False)
-    if iterate.status in (Status.MAX_ITERATIONS, Status.INTERRUPTED):
+    if iterate.status in (Status.MAX_ITERATIONS, Status.TIME_LIMIT, Status.INTERRUPTED):
         return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: the search did not end."), audited=False)
     if not hasattr(problem.target.prior, "sample"):
         return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: the prior cannot be sampled."), audited=False)
@@ -53,9 +54,25 @@ def verify(solver: Solver, solution: Solution) -> Verified:
         if outcome is None or not outcome.failed:
             return Verified(solution, audited=outcome is not None)
         solution = _add(solution, Code.AUDIT_FAILED, outcome.finding, Severity.ERROR)
+    if _has_no_crossing_for_certain(solution):
+        message = "Not audited: there is no answer to audit."
+        return Verified(_add(solution, Code.NOT_AUDITED, message), audited=False)
     assert problem.initial is not None
     found_eta = iterate.status in (Status.CONVERGED, Status.UNRELIABLE)
     return _fall_back(solver, solution, FALLBACK_FRACTION * (iterate.sampled_eta if found_eta else problem.initial.eta))
+
+
+def _has_no_crossing_for_certain(solution: Solution) -> bool:
+    """Return whether another sampler would find no crossing either.
+
+    The posterior is log-concave, so that the particles cannot have missed a mode, its sets cover too often at every
+    learning rate, and nothing else is wrong with the particles. An example are two classes that a plane separates: the
+    loss vanishes on a set of parameters, and only the prior determines where in it they are.
+    """
+    problem, iterate = solution.problem, solution.iterate
+    others = [finding for finding in iterate.diagnostics if finding.code is not Code.NO_CROSSING]
+    covers = iterate.status is Status.NO_CROSSING and float(iterate.coverage) > problem.level
+    return covers and can_importance_sample(problem.target) and worst(others) < Severity.WARNING
 
 
 def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
@@ -73,21 +90,29 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
 
     def start() -> SolverState:
         key = fold_key(problem.key, _FALLBACK_STREAM)
-        state = solver.start_at(sampler.init(key, problem.target, initial, eta), eta)
-        return replace(state, trace=first.trace)
+        return solver.start_at(sampler.init(key, problem.target, initial, eta), eta)
 
     try:
         second = solver.search(
             problem, solver.checkpoint.stage("fallback search", start), "fallback search", "fallback solution"
         )
-    except (ValueError, RuntimeError, KeyboardInterrupt) as error:
+    except STOPS as error:
+        if processes_out_of_sync(error):
+            raise
+        failed = _add(unreliable, Code.FALLBACK_FAILED, "The fallback sampler did not end.", Severity.ERROR)
+        return Verified(replace(failed, iterate=stopped(failed.iterate, error)), audited=False)
+    except (ValueError, RuntimeError) as error:
         if processes_out_of_sync(error) or isinstance(error, CheckpointError):
             raise
-        interrupted = isinstance(error, KeyboardInterrupt)
-        message = f"The fallback sampler failed too: {str(error) or 'it was interrupted'}."
-        failed = _add(unreliable, Code.FALLBACK_FAILED, message, Severity.ERROR)
-        status = Status.INTERRUPTED if interrupted else failed.iterate.status
-        return Verified(replace(failed, iterate=replace(failed.iterate, status=status)), audited=False)
+        failed = _add(
+            unreliable,
+            Code.FALLBACK_FAILED,
+            f"The fallback sampler failed, too: {str(error).rstrip('.')}.",
+            Severity.ERROR,
+        )
+        return Verified(failed, audited=False)
+    numbered = (replace(record, iteration=len(first.trace) + record.iteration) for record in second.trace)
+    second = replace(second, trace=(*first.trace, *numbered))
     carried = tuple(
         replace(finding, severity=Severity.WARNING)
         for finding in first.iterate.diagnostics
@@ -95,12 +120,13 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
     )
     second = replace(second, iterate=_prepend(second.iterate, carried))
     message = (
-        f"The first sampler was unreliable: every replicate was sampled by {type(sampler).__name__} from the prior."
+        "The first sampler was unreliable. All replicates were therefore sampled again by "
+        f"{type(sampler).__name__}, which starts from the prior."
     )
     second = _add(second, Code.FALLBACK, message)
     not_mixed_only = _errors(second.iterate) == {Code.NOT_MIXED}
     if second.iterate.status is not Status.CONVERGED and not not_mixed_only:
-        second = _add(second, Code.NOT_AUDITED, "Not audited: the fallback sampler found no answer.")
+        second = _add(second, Code.NOT_AUDITED, "Not audited: the search with the fallback sampler did not converge.")
         return Verified(second, audited=False, fell_back=True)
     second, outcome = _audit(solver, second, "fallback audit")
     if outcome is not None and outcome.failed:
@@ -158,11 +184,11 @@ def _audit(solver: Solver, solution: Solution, stage: str) -> tuple[Solution, Au
         if processes_out_of_sync(error) or isinstance(error, CheckpointError):
             raise
         return _add(solution, Code.NOT_AUDITED, f"The audit could not run: {error}"), None
-    except KeyboardInterrupt as error:
+    except STOPS as error:
         if processes_out_of_sync(error):
             raise
-        interrupted = replace(iterate, status=Status.INTERRUPTED)
-        return _add(replace(solution, iterate=interrupted), Code.NOT_AUDITED, "The audit was interrupted."), None
+        solution = replace(solution, iterate=stopped(iterate, error))
+        return _add(solution, Code.NOT_AUDITED, "The audit did not end."), None
 
 
 def _add(solution: Solution, code: Code, message: str, severity: Severity = Severity.WARNING) -> Solution:

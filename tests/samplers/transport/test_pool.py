@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import calibayes as cb
+from calibayes._core.precision import PrecisionError
 from calibayes._core.status import Code
 from calibayes._core.target import evaluate, make_target
 from calibayes.samplers.initial import InitialDraws
@@ -179,7 +180,7 @@ def two_modes(size):
 
 def test_constant_loss_is_an_error(key):
     _, target = two_modes(0.0)
-    with pytest.raises(RuntimeError, match=r"does not follow the data.*check that the loss depends on the parameters"):
+    with pytest.raises(PrecisionError, match="the same at all draws of the prior in single precision"):
         initial_populations(key, target, M)
 
 

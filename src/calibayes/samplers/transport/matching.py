@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from calibayes._backend.jit import jit
 from calibayes._backend.rng import replicate_keys, split_key, unrolled
 from calibayes._core.particles import Particles
+from calibayes._core.precision import PrecisionError
 from calibayes._core.sandwich import influences
 from calibayes._core.target import Target, evaluate
 from calibayes.samplers import importance
@@ -27,11 +28,11 @@ from calibayes.samplers.importance import (
     DegenerateWeightsError,
     Proposal,
     adapt,
+    can_importance_sample,
     draw_and_weight,
     first_proposal,
     random_generator,
     sample,
-    supports,
 )
 from calibayes.samplers.initial import InitialDraws, first_learning_rate, posterior_mean, start_at_prior
 from calibayes.samplers.mixing import temper_to
@@ -82,7 +83,7 @@ def move_populations(key: PRNGKeyArray, initial: InitialDraws, eta: float) -> In
     """Move initial populations to another learning rate."""
     target, particles, previous_eta, _ = initial
     populations = population_target(target)
-    if supports(target):
+    if can_importance_sample(target):
         with suppress(DegenerateWeightsError):
             centre, scale = Proposal.from_particles(particles.merge_replicates())
             proposal, rng = Proposal(centre, scale * previous_eta / eta), random_generator(key)
@@ -118,7 +119,7 @@ def _sample(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Partic
 
 def _sample_to_match(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Particles, float, bool]:
     """Sample populations at the matching eta: by importance sampling where that is possible, else by tempering."""
-    if supports(target):
+    if can_importance_sample(target):
         with suppress(DegenerateWeightsError):
             return *_match_by_importance(random_generator(key), target, n_particles), True
     return *_temper_to_match(key, target, n_particles), False
@@ -173,6 +174,8 @@ def _temper_to_match(key: PRNGKeyArray, target: Target, n_particles: int) -> tup
         state = temper_to(keys, populations, state, eta)
         matching = influences(target, state.particles, eta).matching_eta
         matching = matching if np.isfinite(matching) else np.inf
+        if matching <= 0:
+            raise PrecisionError("the influences of the observations on the parameters are too large. Use other units.")
         match = min(eta / matching, matching / eta)
         if match > best_match:
             best_eta, best_match = eta, match
@@ -184,7 +187,8 @@ def _temper_to_match(key: PRNGKeyArray, target: Target, n_particles: int) -> tup
     if best_match <= constants.no_match:
         raise RuntimeError(
             f"the posterior does not follow the data at any learning rate up to {eta:.3g}: check that the loss depends "
-            "on the parameters. To start from a learning rate of your own, pass eta_init= with draws=."
+            "on the parameters, and that the prior is not far from the data. To start from a learning rate of your "
+            "own, pass eta_init= with draws=."
         )
     return temper_to(keys, populations, state, best_eta).particles, best_eta
 

@@ -21,7 +21,13 @@ from calibayes._backend.rng import split_key
 from calibayes._core.particles import Particles
 from calibayes._core.status import Code, Diagnostic, Severity
 from calibayes._core.target import Target
-from calibayes.samplers.importance import DegenerateWeightsError, Proposal, random_generator, sample, supports
+from calibayes.samplers.importance import (
+    DegenerateWeightsError,
+    Proposal,
+    can_importance_sample,
+    random_generator,
+    sample,
+)
 from calibayes.samplers.initial import InitialDraws
 from calibayes.samplers.mixing import rejuvenate_until_mixed
 from calibayes.samplers.populations import N_POPULATIONS, population_agreement, population_target
@@ -69,7 +75,7 @@ def make_pool(key: PRNGKeyArray, initial: InitialDraws, n_particles: int) -> Poo
     independent_key, *round_keys = split_key(key, 1 + max_rounds)
     target, particles, eta, independent = initial
     populations = population_target(target)
-    if supports(target) and not (independent and n_particles == particles.risk.shape[-1]):
+    if can_importance_sample(target) and not (independent and n_particles == particles.risk.shape[-1]):
         # Independent draws from others, such as the user's or those of Markov chains.
         with suppress(DegenerateWeightsError):
             merged = Proposal.from_particles(particles.merge_replicates()).repeated(N_POPULATIONS)

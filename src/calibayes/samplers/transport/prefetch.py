@@ -12,7 +12,7 @@ from calibayes._backend.rng import key_from_seed, replicate_keys
 from calibayes._core.particles import Particles
 from calibayes._core.sandwich import mean_shifts, prefetch_influences
 from calibayes._core.target import Target, evaluate, recentre
-from calibayes.samplers.importance import prefetch_first_proposal, supports
+from calibayes.samplers.importance import can_importance_sample, prefetch_first_proposal
 from calibayes.samplers.initial import sample_prior
 from calibayes.samplers.mixing import prefetch_rejuvenation
 from calibayes.samplers.populations import N_POPULATIONS, population_target
@@ -51,7 +51,7 @@ def prefetch_transport(target: Target, n_initial: int, n_particles: int) -> Part
         return prefetch(transport_and_weight, target, pool, maps, shaped())[0]
 
     populations = prefetch(population_target, target)
-    if supports(target):
+    if can_importance_sample(target):
         prefetch_first_proposal(target)
         prefetch(evaluate, populations, shaped(dim, N_POPULATIONS, n_initial))
     else:
