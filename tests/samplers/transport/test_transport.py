@@ -175,9 +175,12 @@ def test_draws_on_the_data_are_refitted(key, factor):
 
 
 def test_degenerate_draws_on_the_data_are_repaired(key, monkeypatch):
-    """If no refit is allowed, weights on the data degenerate; they are sampled again, or reported as unreliable."""
+    """If no refit and no new pool is allowed, weights on the data degenerate.
+
+    The draws are sampled again, or reported as unreliable.
+    """
     _, target = conflict_target()
-    change_config(monkeypatch, "fit", data_evaluations=1)
+    change_config(monkeypatch, "fit", data_evaluations=1, fair_ess=0.0)
     transport = cb.Transport(n_particles=M)
     initial = transport.draw_initial(key, target, None, None)
     eta = 1.5 * initial.eta
@@ -192,6 +195,19 @@ def test_degenerate_draws_on_the_data_are_repaired(key, monkeypatch):
     state = unrepaired.refine(initial.target, first, no_progress)
     (diagnostic,) = (d for d in unrepaired.info(state, eta).diagnostics if d.code is cb.Code.DATA_UNRELIABLE)
     assert diagnostic.severity is cb.Severity.ERROR
+
+
+def test_pool_is_made_anew_where_maps_do_not_reach_the_data(key, monkeypatch):
+    """Without refits, the maps of the nearest pool fail at another eta; a pool at that eta has good weights."""
+    _, target = conflict_target()
+    change_config(monkeypatch, "fit", data_evaluations=1)
+    transport = cb.Transport(n_particles=M)
+    initial = transport.draw_initial(key, target, None, None)
+    eta = 1.5 * initial.eta
+    state = transport.init(key, initial.target, initial, eta)
+    assert state.pool.eta == eta
+    assert state.on_data.transported.ess.min() > 0.9 * M
+    assert_conflict_posterior(transport.data(state), eta)
 
 
 @pytest.mark.parametrize("factor", [1.2, 9.0, 0.1])
