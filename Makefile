@@ -64,7 +64,7 @@ sensitivity: .venv/installed  ## Vary the tuning constants and compare eta and t
 
 ## Correctness and robustness
 
-validate: .venv/installed  ## Run statistical tests of samplers and kernels; half an hour.
+validate: .venv/installed  ## Run statistical tests of samplers, kernels and difficult models; 40 minutes.
 	$(BIN)/python -m benchmarks.validate
 
 mutants: .venv/installed  ## Check that the tests notice deliberate errors; hours the first time, then only changes.

@@ -23,6 +23,7 @@ MODULES = (
     "interop",
     "kernels",
     "losses",
+    "methods",
     "plots",
     "priors",
     "regions",

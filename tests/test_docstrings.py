@@ -44,6 +44,7 @@ MODULES = (
     "calibayes.interop",
     "calibayes.kernels",
     "calibayes.losses",
+    "calibayes.methods",
     "calibayes.plots",
     "calibayes.priors",
     "calibayes.regions",

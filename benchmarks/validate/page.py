@@ -8,6 +8,8 @@ import numpy as np
 
 from benchmarks.common import Marks, Table
 from benchmarks.validate import store
+from benchmarks.validate.adversarial import run as adversarial
+from benchmarks.validate.adversarial.families import N_REPLICATES
 from benchmarks.validate.exact import STEPS as EXACT_STEPS
 from benchmarks.validate.geweke import STEPS as GEWEKE_STEPS
 from benchmarks.validate.mutants import MUTANTS
@@ -41,7 +43,12 @@ def tables(results: Path, studies: Path) -> str:
     if not parts:
         raise ValueError(f"{results} contains no results. Run python -m benchmarks.validate first.")
     sections = [_p_values({name: parts[name]["lines"] for name in P_VALUES if name in parts})]
-    for name, section in (("invariance", _invariances), ("known", _known), ("mutants", _mutants)):
+    for name, section in (
+        ("invariance", _invariances),
+        ("known", _known),
+        ("adversarial", _difficult),
+        ("mutants", _mutants),
+    ):
         if name in parts:
             sections.append(section(parts[name]["lines"]))
     sections += [_studies(studies), _machines(parts)]
@@ -113,6 +120,50 @@ def _known(lines: Lines) -> str:
         "so is the coverage of each region at any learning rate. At the calibrated learning rate it should equal the "
         f"level up to the Monte Carlo error of the particles.\n\n{Table(columns, rows).markdown()}"
     )
+
+
+def _difficult(lines: Lines) -> str:
+    sections = []
+    for kind in dict.fromkeys(line["set"] for line in lines):
+        selected = [line for line in lines if line["set"] == kind]
+        seed = f" (seed {selected[0]['seed']})" if kind == "drawn" else ""
+        title = {"fixed": "constants chosen by hand", "drawn": f"constants drawn at random{seed}"}[kind]
+        rows = [
+            [
+                line["name"],
+                f"{line['level']:g}",
+                f"{line['eta']:.4g}",
+                f"{line['coverage']:.3f}",
+                f"{line['exact']:.3f}",
+                _outcome(line),
+                f"{min(line['seconds'], line['cpu_seconds']):.0f}",
+            ]
+            for line in selected
+        ]
+        columns = ["model", "level", "eta", "reported coverage", "exact coverage", "status", "seconds"]
+        heading = f"### {len(selected)} models, {title}"
+        sections.append(f"{heading}\n\n{adversarial.summary(selected)}\n\n{Table(columns, rows).markdown()}")
+    slowest = max(min(line["seconds"], line["cpu_seconds"]) for line in lines)
+    return (
+        "## Difficult models\n\nModels with one or two parameters, whose posteriors are integrated on a grid. The "
+        "coverage that `calibrate` reports is compared with the exact coverage at the reported learning rate, on the "
+        f"same {N_REPLICATES} bootstrap replicates. The tolerance is {adversarial.MARGIN:g} plus three Monte Carlo "
+        "errors of the particles, 0.03 in total at the level 0.95. Seconds are those of the first call, with "
+        f"compilation, or of the processor if these are fewer; the slowest took {slowest:.0f}, an easy model in a "
+        f"fresh process {lines[0]['easy_seconds']:.0f}.\n\n" + "\n\n".join(sections)
+    )
+
+
+def _outcome(line: dict[str, Any]) -> str:
+    """Return the status of a difficult model, and whether that is right."""
+    status = line["status"].lower().replace("_", " ")
+    if "level-not-attained" in line["codes"]:
+        status += ", coverage jumps"
+    if line["verdict"] == "wrong":
+        status += " **wrong**"
+    if line["verdict"] == "declined":
+        status += ", an answer exists" if line["has_answer"] else ", no answer exists"
+    return status
 
 
 def _mutants(lines: Lines) -> str:

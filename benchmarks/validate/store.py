@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.common import machine, write_json
+from benchmarks.validate.adversarial import run as adversarial
 
 PACKAGES = ("calibayes", "jax", "numpy", "equinox", "scipy")
 ALPHA = 0.01
@@ -38,6 +39,8 @@ def passed(part: str, lines: Sequence[dict[str, Any]]) -> bool:
     """Return whether the results of a part are as they should be."""
     if part == "mutants":
         return all(line["noticed_by"] for line in lines)
+    if part == adversarial.PART:
+        return adversarial.passed(lines)
     if part == "known":
         return all(line["passed"] for line in lines)
     return smallest_p(lines).passed

@@ -9,6 +9,7 @@ from calibayes import diagnostics as diagnostics
 from calibayes import interop as interop
 from calibayes import kernels as kernels
 from calibayes import losses as losses
+from calibayes import methods as methods
 from calibayes import plots as plots
 from calibayes import priors as priors
 from calibayes import regions as regions
@@ -27,6 +28,8 @@ from calibayes._core.status import Status as Status
 from calibayes.calibrate import calibrate as calibrate
 from calibayes.calibrate import gpc_mcmc as gpc_mcmc
 from calibayes.calibrate import gpc_smc as gpc_smc
+from calibayes.compare import Comparison as Comparison
+from calibayes.compare import compare as compare
 from calibayes.io import load as load
 from calibayes.model import GibbsModel as GibbsModel
 from calibayes.result import Intervals as Intervals
@@ -46,6 +49,7 @@ __all__ = [
     "CalibrationWarning",
     "CheckpointError",
     "Code",
+    "Comparison",
     "Coverage",
     "Diagnostic",
     "DistributedError",
@@ -60,6 +64,7 @@ __all__ = [
     "Transport",
     "bootstrap",
     "calibrate",
+    "compare",
     "datasets",
     "diagnostics",
     "gpc_mcmc",
@@ -69,6 +74,7 @@ __all__ = [
     "load",
     "losses",
     "mesh",
+    "methods",
     "plots",
     "priors",
     "regions",

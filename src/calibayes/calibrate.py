@@ -38,6 +38,9 @@ from calibayes._validate.settings import (
 from calibayes._validate.start import check_initial_draws, check_initial_risk
 from calibayes.bootstrap import Bootstrap, draw_counts
 from calibayes.kernels import Kernel
+from calibayes.methods import Method, as_method
+from calibayes.methods.base import draws_on_data
+from calibayes.methods.shape import check_shape, with_sandwich_shape
 from calibayes.model import GibbsModel
 from calibayes.progress import LiveLine
 from calibayes.regions import Region, as_region
@@ -52,7 +55,7 @@ from calibayes.solve.robbins_monro import RobbinsMonro
 from calibayes.solve.search import Search
 from calibayes.solve.solver import Solver
 from calibayes.solve.ties import label_equal_replicates
-from calibayes.solve.verify import Verified, verify
+from calibayes.solve.verify import Verified
 
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "auto": lambda: Transport(audit=True),
@@ -72,6 +75,8 @@ def calibrate(
     *,
     level: float = 0.95,
     region: str | Region = "hpd",
+    method: str | Method = "gpc",
+    shape: str | None = None,
     sampler: str | Sampler = "auto",
     search: Search | None = None,
     bootstrap: object = None,
@@ -88,6 +93,8 @@ def calibrate(
 ) -> Result:
     """Choose the learning rate eta so that the credible sets at `level` cover as often as they claim.
 
+    Other `method`s set it by a formula.
+
     Parameters
     ----------
     model : GibbsModel
@@ -99,6 +106,15 @@ def calibrate(
         Credible level that coverage should equal. Default: 0.95.
     region : str or Region
         Credible set: "hpd", "ellipsoid", "box", "simultaneous", or one of `calibayes.regions`. Default: "hpd".
+    method : str or Method
+        How the learning rate is set: "gpc" solves for the coverage, "matching" and "lyddon-holmes-walker" are formulas,
+        or one of `calibayes.methods`. For the others than "gpc" the coverage is reported, not solved for. Default:
+        "gpc".
+    shape : {None, "sandwich"}
+        "sandwich" maps the draws around their mean so that their covariance has the shape of the sandwich covariance
+        (open-faced sandwich), and `method` sets the learning rate of the mapped posterior, so that the intervals of all
+        parameters are calibrated by one posterior. It needs a posterior that is near normal. Default: None, the
+        posterior as it is.
     sampler : str or Sampler
         "auto" is "transport", audited on some replicates by an independent sampler, with SMC from the prior as
         fallback. "smc", "mcmc", or a `Transport`, `SMC` or `MCMC` object. Default: "auto".
@@ -168,11 +184,15 @@ def calibrate(
     clear_caches_if_full(min_interval=_CACHE_CHECK_SECONDS)
     path = None if checkpoint is None else check_path(checkpoint)
     observations = check_data(model, data, names)
+    method = as_method(method)
+    check_shape(shape)
     sampler = _as_sampler(sampler)
     size = sampler.size(observations.dim)
     replicates = check_bootstrap(bootstrap, observations.n, sampler.default_replicates)
     n_replicates = replicates.n_replicates if isinstance(replicates, Bootstrap) else len(replicates)
     check_n_particles(size, observations.dim, n_replicates)
+    drawn_by = replicates if isinstance(replicates, Bootstrap) else None
+    method.check(drawn_by)
     check_estimate(estimate)
     search = _as_search(search, sampler)
     check_search_settings(level, tolerance, eta_init, max_iterations, n_replicates, search.uses_tolerance)
@@ -191,7 +211,7 @@ def calibrate(
         (sampler, search),
         _call(model, observations, replicates)
         | {"sampler": sampler, "search": search, "region": region, "estimate": estimate, "draws": draws}
-        | {"level": level, "tolerance": tolerance, "seed": key, "eta_init": eta_init},
+        | {"method": method, "shape": shape, "level": level, "tolerance": tolerance, "seed": key, "eta_init": eta_init},
     ) as saved:
         counts = draw_counts(replicates, counts_key, observations.n)
         labels = label_equal_replicates(observations.data, counts)
@@ -202,13 +222,15 @@ def calibrate(
             initial_draws = None
             if validated_draws is not None:
                 target, initial_draws = check_initial_risk(target, validated_draws)
-            return CoverageProblem(target, sampler, region, level, estimate, search_key, initial_draws, labels=labels)
+            return CoverageProblem(
+                target, sampler, region, level, estimate, search_key, initial_draws, labels=labels, bootstrap=drawn_by
+            )
 
         with LiveLine(progress, size) as live:
             precision = PrecisionCheck(model, observations.data)
             solver = Solver(search, tolerance, max_iterations, saved, live, started, precision)
             with time_limit(max_seconds):
-                verified, double = _solve(solver, make_problem, eta_init)
+                verified, double = _solve(method, shape, solver, make_problem, eta_init)
     settings = {
         "estimate": estimate,
         "bootstrap": bootstrap,
@@ -218,6 +240,7 @@ def calibrate(
         "max_seconds": max_seconds,
         "draws": draws is not None,
         "seed": seed,
+        "shape": shape,
         "n": observations.n,
         "device": jax.devices()[0].device_kind,
     }
@@ -228,7 +251,7 @@ def calibrate(
         data=data,
         observations=observations.data,
         names=observations.names,
-        bootstrap=replicates if isinstance(replicates, Bootstrap) else None,
+        bootstrap=drawn_by,
         counts=counts if isinstance(counts, np.ndarray) else None,
         settings=settings,
         key=draw_key,
@@ -236,7 +259,15 @@ def calibrate(
     )
     solution = verified.solution
     return Calibration(
-        inputs, solution.problem, solution.iterate, solution.trace, search, max_iterations, verified.fell_back
+        inputs,
+        solution.problem,
+        solution.iterate,
+        solution.trace,
+        search,
+        max_iterations,
+        verified.fell_back,
+        method,
+        draws_on_data(solution.problem, solution.iterate),
     ).result()
 
 
@@ -321,7 +352,13 @@ def _paper_settings(options: dict[str, Any], sampler: Sampler) -> dict[str, Any]
     return settings | options | {"sampler": sampler}
 
 
-def _solve(solver: Solver, make_problem: Callable[[], CoverageProblem], eta: float | None) -> tuple[Verified, bool]:
+def _solve(
+    method: Method,
+    shape: str | None,
+    solver: Solver,
+    make_problem: Callable[[], CoverageProblem],
+    eta: float | None,
+) -> tuple[Verified, bool]:
     """Solve a problem, in double precision if single precision does not resolve its posteriors.
 
     Returns the verified solution, and whether it is in double precision although JAX's setting is single precision.
@@ -329,14 +366,14 @@ def _solve(solver: Solver, make_problem: Callable[[], CoverageProblem], eta: flo
     reason = None
     if not solver.checkpoint.in_double:
         try:
-            return _solve_once(solver, make_problem(), eta), False
+            return _solve_once(method, shape, solver, make_problem(), eta), False
         except PrecisionError as error:
             if is_double():
                 raise
             reason = str(error)
             solver.checkpoint.restart_in_double()
     with double_precision(True):
-        verified = _solve_once(solver, make_problem(), eta)
+        verified = _solve_once(method, shape, solver, make_problem(), eta)
     message = f"The calibration was computed in double precision{'' if reason is None else f', because {reason}'}"
     finding = Diagnostic(Code.DOUBLE_PRECISION, Severity.INFO, 0, message)
     iterate = verified.solution.iterate
@@ -344,12 +381,17 @@ def _solve(solver: Solver, make_problem: Callable[[], CoverageProblem], eta: flo
     return replace(verified, solution=replace(verified.solution, iterate=iterate)), True
 
 
-def _solve_once(solver: Solver, problem: CoverageProblem, eta: float | None) -> Verified:
+def _solve_once(
+    method: Method, shape: str | None, solver: Solver, problem: CoverageProblem, eta: float | None
+) -> Verified:
     if solver.precision is not None:
         solver.precision.check_range(problem.target)
     solver.checkpoint.load(problem.target)
     prefetch_programs(problem)
-    return verify(solver, solver.solve(problem, eta))
+    problem = solver.draw_initial(problem, eta)
+    if shape is not None:
+        problem = with_sandwich_shape(solver, problem)
+    return method.solve(solver, problem, eta)
 
 
 def _split(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:

@@ -139,6 +139,21 @@ class Region(eqx.Module):
         """Name of the region in summaries and files."""
         return type(self).__name__
 
+    def direction(self, dim: int) -> Float[np.ndarray, " K"] | None:  # noqa: ARG002
+        """Return the linear combination of the parameters whose interval the region is.
+
+        Parameters
+        ----------
+        dim : int
+            Number of parameters, K.
+
+        Returns
+        -------
+        ndarray of shape (K,) or None
+            Coefficients. Default: None, the region is not such an interval.
+        """
+        return None
+
     @abstractmethod
     def critical_level(self, cloud: ReplicateParticles, point: Point) -> Float[Array, " B"]:
         """Return the smallest level at which the set of each replicate contains the point.
@@ -282,6 +297,9 @@ class Interval(Region):
         if not 0 <= integer("the index of an Interval", self.index, 0 - dim) < dim:
             raise ValueError(f"Interval({self.index}) is out of range: there are {dim} parameters, numbered from 0.")
 
+    def direction(self, dim):
+        return np.eye(dim)[self.index]
+
     def critical_level(self, cloud, point):
         below = share_below(cloud.theta[self.index], cloud.weights, _per_replicate(point.theta[self.index], cloud))
         return jnp.abs(2 * below - 1)
@@ -315,6 +333,9 @@ class Linear(Region):
     def check(self, dim):
         if self.vector.shape != (dim,) or not np.isfinite(np.asarray(self.vector)).all():
             raise ValueError(f"Linear(vector) needs {dim} finite numbers; got {self.vector}.")
+
+    def direction(self, dim):  # noqa: ARG002
+        return np.asarray(self.vector, np.float64)
 
     def critical_level(self, cloud, point):
         values = jnp.tensordot(self.vector, cloud.theta, 1, precision=jax.lax.Precision.HIGHEST)
@@ -479,8 +500,9 @@ def log_densities_at(target: Target, etas: Float[Array, " G"], points: Float[Arr
     All points are evaluated in one pass over the observations. The log-density is up to a constant per replicate, the
     same as in `calibayes._core.target.log_density`.
     """
-    theta = jnp.broadcast_to(points.T[:, None], (target.dim, target.n_replicates, len(points)))
+    theta, correction = target.pull_back(points)
     density = -etas[None] * target.risk(theta) + target.log_prior(theta)
+    density = density if correction is None else density + correction
     return jnp.where(jnp.isnan(density), -jnp.inf, density).T
 
 

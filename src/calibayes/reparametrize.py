@@ -112,6 +112,10 @@ class TransformedRegion(Region):
     def check(self, dim):
         self.region.check(dim)
 
+    def direction(self, dim):
+        vector = self.region.direction(dim)
+        return None if vector is None else vector @ np.asarray(self.matrix, np.float64)
+
     def critical_level(self, cloud, point):
         precision = jax.lax.Precision.HIGHEST
         theta = jnp.tensordot(self.matrix, cloud.theta, 1, precision=precision) + self.shift[:, None, None]

@@ -25,10 +25,13 @@ from calibayes._backend.warnings import CalibrationWarning, NotConvergedWarning
 from calibayes._core.curve import Coverage, Curve
 from calibayes._core.particles import Particles, host_reweight
 from calibayes._core.precision import double_precision
+from calibayes._core.shape import shape_target
 from calibayes._core.status import ABOUT_THE_SAMPLER, Code, Diagnostic, Severity, Status, worst
 from calibayes._core.target import Target, make_target
 from calibayes._validate.settings import as_key, check_bootstrap, check_level, check_n_particles
 from calibayes.bootstrap import Bootstrap, draw_counts
+from calibayes.methods import Method
+from calibayes.methods.moments import DataDraws
 from calibayes.model import GibbsModel
 from calibayes.regions import Linear, Region, as_region, critical_levels
 from calibayes.reparametrize import Reparametrization
@@ -151,6 +154,10 @@ class Calibration:
         Limit on further searches.
     fell_back : bool
         Whether the fallback sampler produced the solution.
+    method : Method
+        How the learning rate was set.
+    draws : DataDraws
+        Draws on the data and their moments, for methods that need them.
     computed_intervals : dict
         Answers of `intervals` by level.
     """
@@ -161,7 +168,9 @@ class Calibration:
     trace: tuple[TraceRecord, ...]
     search: Search
     max_iterations: int
-    fell_back: bool = False
+    fell_back: bool
+    method: Method
+    draws: DataDraws
     computed_intervals: dict[float, Intervals] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def with_reparametrization(
@@ -201,7 +210,7 @@ class Calibration:
             model=inputs.model,
             data=inputs.data,
             counts=inputs.counts,
-            settings=inputs.settings | {"sampler": problem.sampler, "search": self.search},
+            settings=inputs.settings | {"sampler": problem.sampler, "search": self.search, "method": self.method},
             versions=versions(),
             calibration=self,
         )
@@ -226,14 +235,24 @@ class Calibration:
         """Solve for another region or level, starting from the particles of this calibration. Not audited again."""
         problem, search = replace(self.problem, region=region, level=level), Bracket()
         solver = Solver(search, np.nan, self.max_iterations, Checkpoint(), Progress(), time.perf_counter())
-        start = solver.start_at(self.iterate.state, self.iterate.sampled_eta)
-        solution = solver.search(problem, start, "search", "solution")
+        # The curve is that of the old region and level.
+        same = region is self.problem.region and level == self.problem.level
+        known = self.iterate if same else replace(self.iterate, curve=None)
+        solution = self.method.resolve(solver, problem, known, self.draws)
         iterate = check_reliability(self._inherit(solution.iterate))
-        return replace(self, problem=problem, iterate=iterate, trace=solution.trace, search=search)
+        trace = solution.trace or self.trace
+        return replace(self, problem=problem, iterate=iterate, trace=trace, search=search)
+
+    @entry_point()
+    @_in_own_precision
+    def with_method(self, method: Method) -> "Calibration":
+        """Return the calibration by another method, from the same draws and replicates."""
+        return replace(self, method=method)._solve_for(self.problem.level, self.problem.region)
 
     def _inherit(self, iterate: Iterate) -> Iterate:
         """Return an iterate with the diagnostics that are about the sampler."""
-        inherited = [finding for finding in self.iterate.diagnostics if finding.code in ABOUT_THE_SAMPLER]
+        own = iterate.diagnostics
+        inherited = [one for one in self.iterate.diagnostics if one.code in ABOUT_THE_SAMPLER and one not in own]
         return replace(iterate, diagnostics=(*inherited, *iterate.diagnostics))
 
     @entry_point()
@@ -248,7 +267,7 @@ class Calibration:
         names = list(self.inputs.names) if of is None else [f"row {i}" for i in range(len(vectors))]
         size = CONFIG.max_combinations
         parts = [vectors[i : i + size] for i in range(0, len(vectors), size)]
-        answers = [answer for part in parts for answer in self._answer_together(level, part)]
+        answers = [answer for part in parts for answer in self._answer_by_method(level, part)]
         marginals = [
             self._answer_alone(level, vector) if answer is None else answer
             for vector, answer in zip(vectors, answers, strict=True)
@@ -280,6 +299,34 @@ class Calibration:
             Linear(vector).check(dim)
         return vectors, constants
 
+    def _answer_by_method(self, level: float, vectors: np.ndarray) -> list["_Marginal | None"]:
+        """Return the intervals at the learning rates that the method states, or calibrate them."""
+        rates = self.method.interval_rates(self.problem, self.iterate, self.draws, level, vectors)
+        if rates is None:
+            return self._answer_together(level, vectors)
+        status = self.iterate.status
+        assert status is not None
+        findings = [finding for finding in self.iterate.diagnostics if finding.code is not Code.COVERAGE_OFF_LEVEL]
+        return [
+            None
+            if rate is None
+            else _Marginal(self._bounds_at(rate.eta, level, vector), rate.eta, rate.eta_se, status, findings)
+            for rate, vector in zip(rates, vectors, strict=True)
+        ]
+
+    def _bounds_at(self, eta: float, level: float, vector: np.ndarray) -> np.ndarray:
+        """Return the interval of a combination on the data at a learning rate."""
+        iterate = self.iterate
+        near = abs(np.log(eta / iterate.sampled_eta)) <= iterate.half_width
+        particles = host_reweight(iterate.particles, eta - iterate.eta) if near else self._particles_at(eta)
+        return self._quantiles(particles, level, vector)
+
+    def _quantiles(self, particles: Particles, level: float, vector: np.ndarray) -> np.ndarray:
+        constrained = self.problem.target.constrained(particles)
+        weights = np.asarray(constrained.weights[0], np.float64)
+        values = vector @ np.asarray(constrained.theta[:, 0], np.float64)
+        return np.quantile(values, _tails(level), weights=weights, method="inverted_cdf")
+
     def _answer_together(self, level: float, vectors: np.ndarray) -> list["_Marginal | None"]:
         """Calibrate combinations from the particles near the joint eta, and near a few others.
 
@@ -287,7 +334,9 @@ class Calibration:
         """
         iterate = self.iterate
         answers: list[_Marginal | None] = [None] * len(vectors)
-        remaining = np.arange(len(vectors)) if iterate.status is Status.CONVERGED else np.empty(0, int)
+        remaining = (
+            np.arange(len(vectors)) if iterate.status is not None and iterate.status.is_success else np.empty(0, int)
+        )
         for is_last in [False] * CONFIG.max_moves + [True]:
             if not len(remaining):
                 break
@@ -322,10 +371,7 @@ class Calibration:
     ) -> "_Marginal":
         """Return the interval at the crossing of a combination's own curve."""
         eta, _, jump = curve.attainable_eta()
-        shifted = self.problem.target.constrained(host_reweight(data, eta - iterate.sampled_eta))
-        weights = np.asarray(shifted.weights[0], np.float64)
-        values = vector @ np.asarray(shifted.theta[:, 0], np.float64)
-        bounds = np.quantile(values, _tails(level), weights=weights, method="inverted_cdf")
+        bounds = self._quantiles(host_reweight(data, eta - iterate.sampled_eta), level, vector)
         # The joint eta's standard error, refinement, jump and other crossings are not this interval's.
         joint = (Code.ETA_SE_UNKNOWN, Code.NOT_REFINED, Code.LEVEL_NOT_ATTAINED, Code.SEVERAL_CROSSINGS)
         findings = [finding for finding in iterate.diagnostics if finding.code not in joint]
@@ -363,8 +409,11 @@ class Calibration:
         if self.inputs.reparametrization is not None:
             point = self.inputs.reparametrization.invert(point)
         eta = self.iterate.eta if eta is None else eta
-        particles = self._particles_at(eta)
-        levels = critical_levels(target.replicate(0), particles, as_float(eta), self.problem.region, as_float(point))
+        particles, target = self._particles_at(eta), target.replicate(0)
+        if self.problem.shape is not None:
+            # The mean, around which draws are mapped, is not changed by the map.
+            target = shape_target(target, particles, self.problem.shape)
+        levels = critical_levels(target, particles, as_float(eta), self.problem.region, as_float(point))
         return float(levels[0])
 
     def _particles_at(self, eta: float) -> Particles:
@@ -373,12 +422,14 @@ class Calibration:
         iterate, key = self.iterate, fold_key(self.inputs.key, _POSTERIOR_STREAM)
         if eta == iterate.eta:
             return iterate.particles
-        data = self.problem.target.replicate(0)
-        particles, mixed = temper_and_mix(key, data, iterate.particles, iterate.eta, float(eta))
+        data, first, first_eta = self.problem.target.replicate(0), iterate.particles, iterate.eta
+        if self.problem.shape is not None:
+            first, first_eta = self.problem.sampler.data(iterate.state), iterate.sampled_eta
+        particles, mixed = temper_and_mix(key, data, first, first_eta, float(eta))
         if not np.all(mixed):
             message = f"The particles have not mixed at eta = {eta:.4g}; draws of the posterior there are rough."
             warnings.warn(message, CalibrationWarning, stacklevel=5)
-        return particles
+        return self.problem.reported_data(particles)
 
     @entry_point()
     @_in_own_precision
@@ -421,7 +472,7 @@ class Calibration:
         state = sampler.refine(target, sampler.init(init_key, target, initial, eta), Progress().share)
         iterate = fresh.evaluate(state, eta)
         # Averaged over snapshots, as the calibration's curve is.
-        curve = fresh.curve(iterate, sampler.snapshots(target, state))
+        curve = fresh.curve(iterate, fresh.snapshots(state))
         levels = curve.critical_levels[len(curve.etas) // 2]
         return Coverage(int((levels <= problem.level).sum()), len(levels)), iterate.diagnostics
 
@@ -432,7 +483,7 @@ def _tails(level: float) -> list[float]:
 
 def _warn(subject: str, status: Status, diagnostics: Sequence[Diagnostic], stacklevel: int) -> None:
     """Warn if a calibration did not converge, or of its diagnostics from severity WARNING."""
-    if status is not Status.CONVERGED:
+    if not status.is_success:
         warnings.warn(f"{subject}: {describe(status, diagnostics)}", NotConvergedWarning, stacklevel=stacklevel)
     elif worst(diagnostics) >= Severity.WARNING:
         serious = [finding.message for finding in diagnostics if finding.severity >= Severity.WARNING]
@@ -444,12 +495,12 @@ def _warn_of_marginals(names: list[str], marginals: list[_Marginal]) -> None:
     failed = [
         (name, marginal)
         for name, marginal in zip(names, marginals, strict=True)
-        if marginal.status is not Status.CONVERGED or worst(marginal.diagnostics) >= Severity.WARNING
+        if not marginal.status.is_success or worst(marginal.diagnostics) >= Severity.WARNING
     ]
     if not failed:
         return
     # The most serious first, so that the class of the warning is that of the worst interval.
-    name, first = min(failed, key=lambda pair: pair[1].status is Status.CONVERGED)
+    name, first = min(failed, key=lambda pair: pair[1].status.is_success)
     others = f" (and {len(failed) - 1} others)" if len(failed) > 1 else ""
     _warn(f"calibration of {name}{others}", first.status, first.diagnostics, stacklevel=6)
 

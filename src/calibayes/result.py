@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import DTypeLike
 
-from calibayes._backend.text import printable
+from calibayes._backend.text import align, printable
 from calibayes._core.curve import Coverage as Coverage
 from calibayes._core.curve import Curve
 from calibayes._core.status import Diagnostic, Severity, Status, worst
@@ -72,7 +72,7 @@ class Intervals:
     @property
     def converged(self) -> Bool[np.ndarray, " K"]:
         """Whether each interval can be relied on."""
-        return np.array([status is Status.CONVERGED for status in self.status], bool)
+        return np.array([status.is_success for status in self.status], bool)
 
     @property
     def messages(self) -> list[str]:
@@ -108,7 +108,7 @@ class Intervals:
         failed = [
             f"NOT CONVERGED: {printable(self.names[k])}: {self.messages[k]}" for k in np.flatnonzero(~self.converged)
         ]
-        return printable("\n".join([*_align(table), *failed]), multiline=True)
+        return printable("\n".join([*align(table), *failed]), multiline=True)
 
 
 @dataclass(frozen=True, repr=False)
@@ -194,7 +194,7 @@ class Result:
     @property
     def converged(self) -> bool:
         """Whether the learning rate can be relied on."""
-        return self.status is Status.CONVERGED
+        return self.status.is_success
 
     @property
     def message(self) -> str:
@@ -395,7 +395,7 @@ class Result:
             "",
         ]
         note = "All intervals are at this one learning rate; result.intervals() calibrates each one separately."
-        return printable("\n".join([*head, *_align(table), "", note]), multiline=True)
+        return printable("\n".join([*head, *align(table), "", note]), multiline=True)
 
     def to_datatree(self) -> Any:
         """Convert to an ArviZ DataTree: posterior, risk of the draws, critical levels of the replicates, trace.
@@ -447,15 +447,3 @@ class Result:
 
 def _percent(level: float) -> str:
     return f"{level:.0%}" if round(level * 100) == level * 100 else f"{level:.1%}"
-
-
-def _align(table: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table, the first column flush left and the others flush right."""
-    table = [[printable(cell) for cell in row] for row in table]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in table
-    ]

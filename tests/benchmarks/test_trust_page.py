@@ -23,7 +23,8 @@ def test_page_is_up_to_date():
 
 def test_all_stored_results_passed():
     parts = store.load(RESULTS / "validation.json")
-    assert {*page.P_VALUES, "known"} <= set(parts) <= {*page.P_VALUES, "known", "mutants"}
+    required = {*page.P_VALUES, "known", "adversarial"}
+    assert required <= set(parts) <= {*required, "mutants"}
     assert [name for name, part in parts.items() if not store.passed(name, part["lines"])] == []
 
 
@@ -41,12 +42,33 @@ def test_unnoticed_mutants_and_failures_are_on_the_page(tmp_path):
     store.add(path, "geweke", [{"kernel": "RAM", "model": "a", "quantity": "risk", "p": 1e-9, "n": 7}], 60.0)
     line = {"name": "a", "description": "Forget b.", "target": "x:f", "noticed_by": None, "digest": ""}
     store.add(path, "mutants", [line], 1.0)
+    difficult = {
+        "set": "drawn",
+        "seed": 7,
+        "name": "Two modes",
+        "level": 0.9,
+        "eta": 1.0,
+        "coverage": 0.9,
+        "exact": 0.5,
+    }
+    difficult |= {
+        "status": "CONVERGED",
+        "codes": [],
+        "seconds": 61.0,
+        "cpu_seconds": 90.0,
+        "verdict": "wrong",
+        "has_answer": True,
+    }
+    store.add(path, "adversarial", [difficult | {"easy_seconds": 2.0}], 1.0)
     page.write(path, tmp_path, document)
     text = document.read_text()
     assert text.startswith("Before.")
     assert text.endswith("After.\n")
     assert "1e-09 **failed**" in text
     assert "- not noticed: Forget b. (`x:f`)" in text
+    assert "(seed 7)" in text
+    assert "| Two modes | 0.9 | 1 | 0.900 | 0.500 | converged **wrong** | 61 |" in text
+    assert "1 took longer than 60 s" in text
     assert json.loads(path.read_text())["geweke"]["seconds"] == 60
     document.write_text("No marks.")
     with pytest.raises(ValueError, match=page.MARKS.begin):

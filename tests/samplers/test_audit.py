@@ -85,6 +85,19 @@ def test_audited_replicates_are_distinct_bootstrap_replicates(problem):
     assert (np.sort(outcomes[0].replicates) != np.sort(outcomes[1].replicates)).any()
 
 
+def test_replicates_that_have_not_mixed_are_audited_first(problem):
+    target, _, _, point = problem
+    not_mixed = np.zeros(N_REPLICATES + 1, bool)
+    not_mixed[[0, 7, 50]] = True
+    arguments = (draw_particles(problem), ETA, cb.regions.Interval(0), point)
+    outcome = audit(jax.random.key(0), target, *arguments, not_mixed)
+    # Counted from 0; -1 stands for the data.
+    assert {-1, 6, 49} <= set(outcome.replicates)
+    assert not outcome.failed
+    assert outcome.reproducible
+    assert not outcome._replace(independent_levels=np.stack([outcome.levels, outcome.levels + 0.2])).reproducible
+
+
 def test_independent_levels_are_exact(problem):
     """Two runs from the prior: levels of normal posteriors, with the errors of M draws times at most two."""
     _, means, sd, _ = problem

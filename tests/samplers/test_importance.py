@@ -171,10 +171,14 @@ def merged_proposal(particles):
 
 
 def test_bad_proposal_is_an_error(problem, exact_draws):
-    """One that is far away, and one that is too narrow: the draws of the latter have heavy-tailed weights."""
+    """One that is far away; one that is too narrow, so that weights have heavy tails; and one that is too wide.
+
+    The weights of the last are bounded, but few draws are effective.
+    """
     target, _, _ = problem
     proposal = merged_proposal(exact_draws)
-    for bad in (merged_proposal(shifted(target, exact_draws)), proposal._replace(scale=proposal.scale / 20)):
+    narrow, wide = proposal._replace(scale=proposal.scale / 20), proposal._replace(scale=proposal.scale * 100)
+    for bad in (merged_proposal(shifted(target, exact_draws)), narrow, wide):
         with pytest.raises(DegenerateWeightsError):
             sample(np.random.default_rng(3), population_target(target), bad, ETA, M)
 

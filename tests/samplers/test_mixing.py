@@ -55,3 +55,31 @@ def test_last_replicates_continue_alone_as_they_would_together(key, monkeypatch)
     np.testing.assert_array_equal(together_mixed, alone_mixed)
     np.testing.assert_array_equal(together.moves, alone.moves)
     np.testing.assert_allclose(together.particles.theta, alone.particles.theta, rtol=1e-3, atol=1e-3)
+
+
+def test_moves_end_early_between_separate_modes(key):
+    """Two wells with a barrier of 100 between them: no particle crosses it, and 2,000 moves are not made."""
+    target = make_target(
+        cb.GibbsModel(lambda theta, y: jnp.square(jnp.abs(theta[0]) - y), cb.priors.Normal(scale=10.0), dim=1),
+        np.full(4, 5.0),
+        np.ones((1, 4)),
+        1,
+    )
+    sign = np.where(np.arange(400) % 2, 1.0, -1.0)
+    theta = 5 * sign + 0.2 * np.random.default_rng(0).normal(size=(1, 2, 400))
+    state, mixed = rejuvenate_until_mixed(key, target, evaluate(target, jnp.asarray(theta, jnp.float32)), 1.0)
+    assert not mixed.any()
+    assert np.max(state.moves) < 1000
+
+
+def test_expected_moves_follow_a_geometric_decay():
+    """Correlations that halve, that stay, that are forgotten, and of a test that started again."""
+
+    def record(moves, correlations, start_moves):
+        forgotten = np.array([False, False, True, False])
+        return mixing._MixingRecord(np.array(correlations), np.full(4, moves), np.array(start_moves), forgotten)
+
+    first = record(100, [0.8, 0.8, 0.05, 0.8], [0, 0, 0, 0])
+    second = record(200, [0.4, 0.8, 0.05, 0.8], [0, 0, 0, 150])
+    expected = mixing._expected_moves(first, second)
+    np.testing.assert_allclose(expected, [200 + 100 * np.log2(4), np.inf, 0.0, 0.0])

@@ -107,7 +107,9 @@ def test_unreached_eta_is_an_error(key, monkeypatch):
     target, total, weighted = gamma_target(n=12)
     theta = gamma_draws(np.random.default_rng(7), total, weighted, 20)
     state = init_coarse(evaluate(target, theta), 0.0)
-    with pytest.raises(RuntimeError, match=r"did not reach eta = 0.5 in 8000 moves.* choose one that agrees"):
+    with pytest.raises(
+        RuntimeError, match=r"tempering did not reach eta = 0.5 in 8000 moves.* choose one that agrees with them"
+    ):
         temper_to(replicate_keys(key, 3), target, state, 0.5)
 
 

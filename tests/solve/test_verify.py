@@ -15,7 +15,7 @@ from calibayes.solve.checkpoint import Checkpoint
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.progress import Progress
 from calibayes.solve.solver import Solver
-from calibayes.solve.verify import verify
+from calibayes.solve.verify import FALLBACK_FRACTION, verify
 from exact import gaussian_location_etas
 from exact_sampler import CALLS, B, ExactSampler, make_location_problem, make_location_target
 from targets import Flat
@@ -44,14 +44,19 @@ class Audits:
         self.outcomes: list[bool | BaseException] = []
         """Whether each audit fails, or what it raises."""
         self.etas: list[float] = []
+        self.run_difference = 0.25
+        """Difference of the critical levels of the two independent runs."""
+        self.not_mixed: list[int] = []
+        """Number of replicates that had not mixed, for each audit."""
 
-    def run(self, key, target, particles, eta, region, point):
+    def run(self, key, target, particles, eta, region, point, not_mixed):
+        self.not_mixed.append(int(not_mixed.sum()))
         outcome = self.outcomes[len(self.etas)]
         self.etas.append(eta)
         if isinstance(outcome, BaseException):
             raise outcome
         levels = np.full(20, 0.5)
-        return Audit(np.arange(20), levels, np.stack([levels, levels + 0.25]), outcome)
+        return Audit(np.arange(20), levels, np.stack([levels, levels + self.run_difference]), outcome)
 
 
 @pytest.fixture
@@ -110,10 +115,11 @@ def test_failed_audit_is_followed_by_the_fallback(audits, exact_etas):
     assert "ExactSampler" in iterate.diagnostics[-1].message
     assert (verified.audited, verified.fell_back) == (True, True)
     assert verified.solution.problem.sampler.scale == 1.0
-    # The fallback starts at the learning rate that was audited, and its trace follows the first one.
+    # The fallback starts below the learning rate that was audited, and its trace follows the first one.
     first_eta, second_eta = audits.etas
     etas = [record.eta for record in verified.solution.trace]
-    assert etas.count(first_eta) >= 2
+    assert FALLBACK_FRACTION * first_eta in etas
+    assert FALLBACK_FRACTION < 1
     assert second_eta == iterate.sampled_eta
     assert [record.iteration for record in verified.solution.trace] == list(range(1, len(etas) + 1))
 
@@ -164,15 +170,15 @@ def test_fallback_without_an_answer_keeps_its_status(audits):
 
 
 def test_search_without_an_answer_is_followed_by_the_fallback(audits, exact_etas):
-    """There is nothing to audit; the fallback starts at the learning rate of the initial draws."""
+    """There is nothing to audit; the fallback starts below the learning rate of the initial draws."""
     audits.outcomes = [False]
-    verified = run(audited(scale=50.0, exponent=0.0, replacement=ExactSampler.of_problem()), eta=1.3)
+    verified = run(audited(scale=1e-3, exponent=0.0, replacement=ExactSampler.of_problem()), eta=1.3)
     iterate = verified.solution.iterate
     assert iterate.status is cb.Status.CONVERGED
     low, high = exact_etas
     assert 0.98 * low < iterate.eta < 1.02 * high
     assert findings(verified) == [(cb.Code.NO_CROSSING, WARNING), (cb.Code.FALLBACK, WARNING)]
-    assert [record.eta for record in verified.solution.trace].count(1.3) == 2
+    assert [record.eta for record in verified.solution.trace].count(FALLBACK_FRACTION * 1.3) == 1
     assert verified.fell_back
 
 
@@ -181,6 +187,27 @@ def test_unreliable_particles_are_followed_by_the_fallback(audits):
     verified = run(audited(n_unmixed=B // 2, replacement=ExactSampler.of_problem()))
     assert verified.solution.iterate.status is cb.Status.CONVERGED
     assert findings(verified) == [(cb.Code.NOT_MIXED, WARNING), (cb.Code.FALLBACK, WARNING)]
+
+
+def test_fallback_that_has_not_mixed_is_accepted_if_independent_runs_agree(audits):
+    """Particles that cannot move between modes, but are distributed as those of further runs from the prior."""
+    audits.outcomes, audits.run_difference = [True, False], 0.02
+    fallback = ExactSampler.of_problem(n_unmixed=B // 2)
+    verified = run(audited(replacement=fallback))
+    assert verified.solution.iterate.status is cb.Status.CONVERGED
+    expected = [(cb.Code.AUDIT_FAILED, WARNING), (cb.Code.NOT_MIXED, WARNING), (cb.Code.FALLBACK, WARNING)]
+    assert findings(verified) == expected
+    assert "separate modes" in verified.solution.iterate.diagnostics[1].message
+    assert audits.not_mixed == [0, B // 2]
+    assert verified.audited
+
+
+@pytest.mark.parametrize(("fails", "run_difference"), [(False, 0.1), (True, 0.02)])
+def test_fallback_that_has_not_mixed_is_unreliable_if_runs_differ(audits, fails, run_difference):
+    audits.outcomes, audits.run_difference = [True, fails], run_difference
+    verified = run(audited(replacement=ExactSampler.of_problem(n_unmixed=B // 2)))
+    assert verified.solution.iterate.status is cb.Status.UNRELIABLE
+    assert (cb.Code.NOT_MIXED, ERROR) in findings(verified)
 
 
 def test_search_at_its_limit_is_not_audited(audits):

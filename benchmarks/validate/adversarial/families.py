@@ -105,6 +105,7 @@ def scalar(
     prior: Prior,
     box: tuple[float, float],
     seed: int = 1,
+    stretch: float = 0.0,
     **options: Any,
 ) -> Case:
     """Return a case with one parameter.
@@ -125,6 +126,8 @@ def scalar(
         An interval that contains all posteriors.
     seed : int
         Seed of the bootstrap counts. Default: 1.
+    stretch : float
+        Growth of the cells of the grid from its centre to its ends. Default: 0.
     **options
         Region, level and estimate of the case.
     """
@@ -139,6 +142,7 @@ def scalar(
         centre=np.array([(low + high) / 2]),
         root=np.array([[(high - low) / 2]]),
         bounds=prior.bounds,
+        stretch=stretch,
     )
     return Case(name, model, data, exact, **options)
 
@@ -226,12 +230,15 @@ def cauchy(scale: float = 1.0, n: int = 60, df: float = 1.0) -> Case:
     return scalar(name, loss, rho, y, normal(), (-60.0, 60.0))
 
 
-def heavy_prior(df: float = 1.0, n: int = 20) -> Case:
-    """A heavy-tailed prior and a loss that is bounded, so that the posterior has the prior's tails."""
+def heavy_prior(df: float = 1.5, n: int = 20) -> Case:
+    """A heavy-tailed prior and a loss that is bounded, so that the posterior has the prior's tails.
+
+    With one degree of freedom the posterior would have no mean.
+    """
     loss = lambda theta, y: 1 - jnp.exp(-0.5 * jnp.square(y - theta[0]))
     rho = lambda theta, y: 1 - np.exp(-0.5 * np.square(y - theta))
     name = f"Welsch loss, t prior with {df:g} df, N {n}"
-    return scalar(name, loss, rho, _centred(n, 10), student(df, 0.0, 3.0), (-3e4, 3e4))
+    return scalar(name, loss, rho, _centred(n, 10), student(df, 0.0, 3.0), (-3e4, 3e4), stretch=12.0)
 
 
 def threshold(n: int = 60, accuracy: float = 0.8) -> Case:
@@ -484,7 +491,7 @@ def drawn_cases(seed: int) -> list[Case]:
         (mirrored, {"mean": between(0.2, 3), "estimate": choose("mean", "mode")}),
         (wiggly, {"amplitude": between(0.1, 0.8), "frequency": between(3, 25)}),
         (cauchy, {"scale": magnitude(0.2, 2), "n": size(20, 100), "df": between(1, 3)}),
-        (heavy_prior, {"df": between(1, 4), "n": size(15, 50)}),
+        (heavy_prior, {"df": between(1.2, 4), "n": size(15, 50)}),
         (threshold, {"n": size(40, 150), "accuracy": between(0.7, 0.95)}),
         (cusped, {"power": between(0.4, 0.9)}),
         (flat, {"tolerance": between(0.5, 3)}),

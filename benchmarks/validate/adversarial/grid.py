@@ -32,6 +32,9 @@ class Exact(NamedTuple):
         The box is `centre + root @ u` with u between -1 and 1.
     bounds : ndarray of shape (2, K)
         Bounds of the parameters. Default: none.
+    stretch : float
+        For heavy tails, which need a wide box: cells grow from the centre to the ends of the box, by a factor of
+        cosh(stretch), as u is replaced by sinh(stretch u) / sinh(stretch). Default: 0, cells of equal size.
     """
 
     losses: Callable[[np.ndarray], np.ndarray]
@@ -40,6 +43,7 @@ class Exact(NamedTuple):
     centre: np.ndarray
     root: np.ndarray
     bounds: np.ndarray | None = None
+    stretch: float = 0.0
 
     def coverage(self, eta: float, region: str, level: float, estimate: str = "mean") -> float:
         """Return the share of replicates whose set at `level` contains the estimate on the data."""
@@ -47,28 +51,30 @@ class Exact(NamedTuple):
 
     def critical_levels(self, eta: float, region: str, estimate: str = "mean") -> np.ndarray:
         """Return the smallest level at which the set of each replicate contains the estimate on the data."""
-        theta, data_risk = self._grid(eta, np.ones((1, self.counts.shape[1])))
-        point = self._point(theta, data_risk[0], eta, estimate)
+        point = self._point(*self._grid(eta, np.ones((1, self.counts.shape[1]))), eta, estimate)
         parts = np.array_split(self.counts, -(-len(self.counts) // _REPLICATES_AT_A_TIME))
         return np.concatenate([self._levels(eta, region, point, part) for part in parts])
 
-    def _point(self, theta: np.ndarray, risk: np.ndarray, eta: float, estimate: str) -> np.ndarray:
-        log_density = -eta * risk + self.log_prior(theta)
+    def _point(
+        self, theta: np.ndarray, risk: np.ndarray, log_sizes: np.ndarray, eta: float, estimate: str
+    ) -> np.ndarray:
+        log_density = -eta * risk[0] + self.log_prior(theta)
         if estimate == "mode":
             return theta[np.argmax(log_density)]
         if estimate == "minimizer":
-            return theta[np.argmin(risk)]
-        weights = np.exp(log_density - log_density.max())
+            return theta[np.argmin(risk[0])]
+        weights = np.exp(log_density - log_density.max() + log_sizes)
         return weights @ theta / weights.sum()
 
-    def _grid(self, eta: float, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the points of a grid that follows the posteriors of some replicates, and their risks there."""
+    def _grid(self, eta: float, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return a grid that follows the posteriors of some replicates: points, risks, and log-sizes of the cells."""
         dim = len(self.centre)
         low, high = np.full(dim, -1.0), np.ones(dim)
         for zoom in range(_MAX_ZOOMS):
             axes = [np.linspace(a, b, _CELLS[dim] + 2)[1:-1] for a, b in zip(low, high, strict=True)]
             u = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, dim)
-            theta = self.centre + u @ self.root.T
+            stretched = np.sinh(self.stretch * u) / np.sinh(self.stretch) if self.stretch else u
+            theta = self.centre + stretched @ self.root.T
             if self.bounds is not None:
                 inside = ((theta > self.bounds[0]) & (theta < self.bounds[1])).all(1)
                 u, theta = u[inside], theta[inside]
@@ -80,15 +86,14 @@ class Exact(NamedTuple):
             new_high = np.minimum(high, kept.max(0) + margin)
             narrowed = (new_high - new_low) < 0.7 * (high - low)
             if not narrowed.any() or zoom == _MAX_ZOOMS - 1:
-                return theta, risk
+                return theta, risk, np.log(np.cosh(self.stretch * u)).sum(-1)
             low, high = new_low, new_high
         raise AssertionError
 
     def _levels(self, eta: float, region: str, point: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        theta, risk = self._grid(eta, counts)
-        log_prior = self.log_prior(theta)
-        log_density = -eta * risk + log_prior
-        weights = np.exp(log_density - log_density.max(1, keepdims=True))
+        theta, risk, log_sizes = self._grid(eta, counts)
+        log_density = -eta * risk + self.log_prior(theta)
+        weights = np.exp(log_density - log_density.max(1, keepdims=True) + log_sizes)
         weights /= weights.sum(1, keepdims=True)
         kind, _, index = region.partition(" ")
         if kind == "hpd":

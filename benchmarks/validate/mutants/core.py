@@ -203,9 +203,9 @@ rewrite(
 )
 rewrite(
     "sandwich_covariance_not_scaled_by_eta",
-    "calibayes._core.sandwich:influences",
-    "host_inverse_factor(eta * _c)",
+    "calibayes._core.sandwich:influences_on",
     "host_inverse_factor(_c)",
+    "host_inverse_factor(_c / eta)",
     "Do not multiply the covariance by eta.",
     tests=[_SANDWICH],
 )

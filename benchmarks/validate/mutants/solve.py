@@ -12,7 +12,7 @@ _VALIDATION = "benchmarks/test_validation.py"
 
 rewrite(
     "eta_from_the_wrong_tail",
-    "calibayes._core.curve:Curve.eta_hat",
+    "calibayes._core.curve:quantile_of",
     "round((1 - _l) * _n)",
     "round(_l * _n)",
     "Take the quantile of the critical etas at the wrong tail.",
@@ -20,7 +20,7 @@ rewrite(
 )
 rewrite(
     "eta_from_the_next_order_statistic",
-    "calibayes._core.curve:Curve.eta_hat",
+    "calibayes._core.curve:quantile_of",
     "_a, _b = _o[_i - 1], _o[_i]",
     "_a, _b = _o[_i], _o[min(_i + 1, n - 1)]",
     "Take the next order statistic.",
@@ -164,7 +164,7 @@ rewrite(
 )
 rewrite(
     "draws_left_at_the_sampled_eta",
-    "calibayes.solve.problem:CoverageProblem.at_crossing",
+    "calibayes.solve.problem:CoverageProblem._reweighted",
     "host_reweight(_p, _e)",
     "_p",
     "Do not reweight the draws to the calibrated learning rate.",

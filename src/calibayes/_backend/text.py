@@ -5,6 +5,7 @@ Only output is changed: data, results and files keep the names as they are.
 """
 
 import unicodedata
+from collections.abc import Sequence
 
 _CONTROL = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode categories of control and format characters, surrogates, and separators of lines and paragraphs."""
@@ -40,3 +41,15 @@ def printable(text: str, multiline: bool = False) -> str:
         char.encode("unicode_escape").decode() if unicodedata.category(char) in _CONTROL and char not in kept else char
         for char in text
     )
+
+
+def align(table: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, the first column flush left and the others flush right."""
+    table = [[printable(cell) for cell in row] for row in table]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in table
+    ]

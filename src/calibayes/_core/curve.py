@@ -232,11 +232,7 @@ class Curve:
             0 or infinity if it lies off the grid.
         """
         level = self.level if level is None else level
-        ordered = np.sort(self.critical_etas(level))
-        n = len(ordered)
-        n_outside = min(max(round((1 - level) * n), 1), n - 1)
-        low, high = ordered[n_outside - 1], ordered[n_outside]
-        return float(np.sqrt(low * high)) if low > 0 and high < np.inf else float(low if low == 0 else high)
+        return quantile_of(np.sort(self.critical_etas(level)), level)
 
     def lowest_crossing(self, level: float | None = None) -> float:
         """Return the learning rate up to which the sets cover at `level`.
@@ -341,16 +337,12 @@ class Curve:
             Infinity if either order statistic lies off the grid.
         """
         level = self.level if level is None else level
-        ordered = np.sort(self.critical_etas(level))
-        n = len(ordered)
-        spread = n * self.coverage_se(level)
-        ranks = np.clip(np.array([-spread, spread]) + (1 - level) * n - 0.5, 0, n - 1)
-        low, high = (_order_statistic(ordered, rank) for rank in ranks)
-        if not (low > 0 and np.isfinite(high)):
-            return float("inf")
+        error = quantile_error(np.sort(self.critical_etas(level)), level, self.coverage_se(level))
+        if not np.isfinite(error):
+            return error
         jump = self.attainable_eta(level).jump
         # The position of a jump has a Monte Carlo error only.
-        return max(float((high - low) / 2), 0.0 if jump is None else jump.eta * CONFIG.step_back / 3)
+        return max(error, 0.0 if jump is None else jump.eta * CONFIG.step_back / 3)
 
     def coverage_se(self, level: float | None = None) -> float:
         """Return the standard error of a coverage that equals `level`.
@@ -386,6 +378,27 @@ class Curve:
         p = p[varies]
         ratios = shares[:, varies].var(0, ddof=1) * len(covered) / self.n_populations / (p * (1 - p))
         return max(1.0, float(ratios.mean()))
+
+
+def quantile_of(ordered: Float[np.ndarray, " B"], level: float) -> float:
+    """Return the (1 - level) quantile of ordered critical etas: 0 or infinity if it lies off the grid."""
+    n = len(ordered)
+    n_outside = min(max(round((1 - level) * n), 1), n - 1)
+    low, high = ordered[n_outside - 1], ordered[n_outside]
+    return float(np.sqrt(low * high)) if low > 0 and high < np.inf else float(low if low == 0 else high)
+
+
+def quantile_error(ordered: Float[np.ndarray, " B"], level: float, coverage_se: float) -> float:
+    """Return the standard error of `quantile_of`: infinity if either order statistic lies off the grid.
+
+    It is half the distance between the order statistics whose ranks are one standard error of the coverage below and
+    above.
+    """
+    n = len(ordered)
+    spread = n * coverage_se
+    ranks = np.clip(np.array([-spread, spread]) + (1 - level) * n - 0.5, 0, n - 1)
+    low, high = (_order_statistic(ordered, rank) for rank in ranks)
+    return float((high - low) / 2) if low > 0 and np.isfinite(high) else float("inf")
 
 
 def _order_statistic(ordered: np.ndarray, rank: float) -> float:

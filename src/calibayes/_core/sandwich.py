@@ -73,12 +73,38 @@ def influences(target: Target, particles: Particles, eta: float) -> Influences:
     # All populations together: within one, recently resampled draws have too little spread.
     theta = theta.reshape(dim, -1).astype(np.float64)
     weights = np.exp(log_weights.astype(np.float64)).reshape(-1) / n_populations
-    centred = theta - (theta @ weights)[:, None]
-    whiten = host_inverse_factor(eta * ((centred * weights) @ centred.T)[None])[0]
-    arrays = (theta[:, None], eta * weights * centred, whiten)
+    return influences_on(target, theta, theta, weights, eta)[0]
+
+
+def influences_on(
+    target: Target,
+    coordinates: Float[np.ndarray, "K M"],
+    statistic: Float[np.ndarray, "K M"],
+    weights: Float[np.ndarray, " M"],
+    eta: float,
+) -> tuple[Influences, Float[np.ndarray, "K K"]]:
+    """Return the influences on the posterior mean of a statistic, and eta times the covariance of the statistic.
+
+    Parameters
+    ----------
+    target : Target
+        Target of the calibration.
+    coordinates : ndarray of shape (K, M)
+        Unbounded coordinates of the draws.
+    statistic : ndarray of shape (K, M)
+        Values at the draws whose mean is influenced: the coordinates, or the parameters.
+    weights : ndarray of shape (M,)
+        Weights of the draws, which sum to one.
+    eta : float
+        Learning rate of the draws.
+    """
+    centred = statistic - (statistic @ weights)[:, None]
+    inverse_hessian = eta * ((centred * weights) @ centred.T)
+    whiten = host_inverse_factor(inverse_hessian[None])[0]
+    arrays = (coordinates[:, None], eta * weights * centred, whiten)
     values, trace = _influences(target, *(host_array(array) for array in arrays))
     with np.errstate(divide="ignore"):
-        return Influences(values, float(np.divide(dim, np.float64(trace))))
+        return Influences(values, float(np.divide(len(statistic), np.float64(trace)))), inverse_hessian
 
 
 def prefetch_influences(target: Target, n_draws: int) -> Float[Array, "K N"]:

@@ -20,12 +20,18 @@ class Status(Enum):
     """
 
     CONVERGED = "The credible sets cover at the requested level on the bootstrap replicates."
+    COMPUTED = "The method set the learning rate; coverage on the bootstrap replicates is reported, not solved for."
     MAX_ITERATIONS = "The search stopped at its maximum number of iterations."
     NO_CROSSING = "Coverage does not cross the requested level in the searched range of learning rates."
     NOT_REACHED = "The sampler did not reach the requested learning rate."
     UNRELIABLE = "The particles at the reported learning rate cannot be relied on."
     TIME_LIMIT = "The calibration stopped at its time limit; this is the best result so far."
     INTERRUPTED = "The calibration was interrupted; this is the best result so far."
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the learning rate is the one that the method asks for, and can be relied on."""
+        return self in (Status.CONVERGED, Status.COMPUTED)
 
 
 class Severity(IntEnum):
@@ -89,6 +95,8 @@ class Code(StrEnum):
     """The standard error of the learning rate could not be computed."""
     LEVEL_NOT_ATTAINED = "level-not-attained"
     """Coverage jumps past the level, because many replicates are equal data sets; the conservative side is reported."""
+    COVERAGE_OFF_LEVEL = "coverage-off-level"
+    """The method does not solve for coverage, and coverage on the replicates differs from the level."""
     DOUBLE_PRECISION = "double-precision"
     """Single precision does not resolve the posterior, so that the calibration was computed in double precision."""
     ROUNDING = "rounding"
@@ -105,6 +113,18 @@ class Code(StrEnum):
 
 ABOUT_THE_SAMPLER = frozenset({Code.NOT_AUDITED, Code.AUDIT_FAILED, Code.FALLBACK, Code.FALLBACK_FAILED})
 """Diagnostics that also hold for another level or region computed from the same particles."""
+
+ABOUT_THE_CROSSING = frozenset(
+    {
+        Code.NO_CROSSING,
+        Code.SEVERAL_CROSSINGS,
+        Code.NOT_REFINED,
+        Code.ETA_SE_UNKNOWN,
+        Code.LEVEL_NOT_ATTAINED,
+        Code.COVERAGE_OFF_LEVEL,
+    }
+)
+"""Diagnostics of where coverage equals the level, which do not hold for another learning rate."""
 
 
 @dataclass(frozen=True)

@@ -198,6 +198,17 @@ class Target(eqx.Module):
         log_prior = particles.log_prior - self.coordinates.log_jacobian(z)
         return Particles(self.coordinates.constrain(z), particles.risk, log_prior, particles.log_weights)
 
+    def shaped(self, particles: Particles) -> Particles:
+        """Return the particles whose distribution is reported; others than these only for a `ShapedTarget`."""
+        return particles
+
+    def pull_back(self, points: Float[Array, "G K"]) -> tuple[Float[Array, "K B G"], Float[Array, "B G"] | None]:
+        """Return the points at which the density of reported `points` is evaluated, and a correction of its logarithm.
+
+        They are the points themselves, with no correction, for all but a `ShapedTarget`.
+        """
+        return jnp.broadcast_to(points.T[:, None], (self.dim, self.n_replicates, len(points))), None
+
     def recentre(self, reference: Float[Array | np.ndarray, " K"]) -> "Target":
         """Return the same target with risks relative to another reference."""
         return recentre(self, reference)

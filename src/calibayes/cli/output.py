@@ -65,7 +65,7 @@ class FitSummary:
     @property
     def converged(self) -> bool:
         """Whether the joint learning rate and the learning rates of all intervals converged."""
-        return all(status is Status.CONVERGED for status in (self.result.status, *self.intervals.status))
+        return all(status.is_success for status in (self.result.status, *self.intervals.status))
 
     @property
     def exit_code(self) -> int:

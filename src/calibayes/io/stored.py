@@ -115,7 +115,7 @@ def check_stored(groups: Mapping[str, Dataset]) -> None:
     if "posterior" not in groups or "eta" not in groups["posterior"].attrs:
         raise ValueError("its posterior has no learning rate in its attributes.")
     _check_attributes(groups["posterior"].attrs)
-    converged = groups["posterior"].attrs["status"] == Status.CONVERGED.name
+    converged = Status[groups["posterior"].attrs["status"]].is_success
     sizes = {"chain": 1, "bound": 2, "replicate": int(groups["posterior"].attrs["n_replicates"])}
     required = {key: (dims, _FINITE if converged else _ANY) for key, dims in _DRAWS.items()} | _VARIABLES
     for (group, name), (dims, allowed) in required.items():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibayes import bootstrap as bootstraps
-from calibayes import losses, priors, regions, samplers
+from calibayes import losses, methods, priors, regions, samplers
 from calibayes.io import StoredSetting
 from calibayes.report.source import python_source
 from calibayes.report.verdict import audit_passed, n_observations
@@ -20,8 +20,8 @@ def describe(result: Result) -> list[str]:
     """Return paragraphs about the question, the model and the computation."""
     level, n_replicates = percent(result.level), f"{result.coverage.n_replicates:,}"
     question = (
-        f"The learning rate η of the generalized posterior exp(−η × risk) × prior was chosen such that its {level} "
-        f"credible sets have a coverage of {level}. The sets are {_region(result)}."
+        f"The learning rate η of the generalized posterior exp(−η × risk) × prior was {_choice(result)}. The sets are "
+        f"{_region(result)}.{_shape(result)}"
     )
     computation = (
         f"Coverage was estimated on {n_replicates} {_bootstrap(result)}: a replicate counts as covered if the {level} "
@@ -29,6 +29,31 @@ def describe(result: Result) -> list[str]:
         f"{_sampler(result)}"
     )
     return [question, _model(result), computation.strip()]
+
+
+def _choice(result: Result) -> str:
+    """Describe how the learning rate was chosen."""
+    method, level = result.settings.get("method"), percent(result.level)
+    match method:
+        case methods.StudentizedGPC():
+            return f"chosen such that its {level} credible sets, studentized, have a coverage of {level}"
+        case methods.Matching():
+            return "set where the posterior covariance matches the sandwich covariance, K / tr(H⁻¹J)"
+        case methods.LyddonHolmesWalker():
+            return "set by the information of the loss-likelihood bootstrap, tr(HJ⁻¹H) / tr(H)"
+        case methods.Coarsened(alpha=alpha):
+            return f"set to α / (α + n) with α = {alpha:g} (coarsened posterior)"
+        case methods.Fixed():
+            return "chosen by the user"
+        case None | methods.GPC():
+            return f"chosen such that its {level} credible sets have a coverage of {level}"
+    return f"set by {method}"
+
+
+def _shape(result: Result) -> str:
+    if result.settings.get("shape") != "sandwich":
+        return ""
+    return " The draws were mapped around their mean to have the shape of the sandwich covariance."
 
 
 def percent(level: float) -> str:

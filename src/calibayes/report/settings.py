@@ -3,14 +3,14 @@
 import ast
 from typing import Any
 
-from calibayes import bootstrap, kernels, samplers
+from calibayes import bootstrap, kernels, methods, samplers
 from calibayes.io import StoredSetting
 from calibayes.solve.bracket import Bracket
 from calibayes.solve.robbins_monro import RobbinsMonro
 
 _CLASSES: dict[str, type] = {
     name: cls
-    for module in (bootstrap, kernels, samplers)
+    for module in (bootstrap, kernels, methods, samplers)
     for name, cls in vars(module).items()
     if isinstance(cls, type) and cls.__module__.startswith("calibayes.")
 } | {"Bracket": Bracket, "RobbinsMonro": RobbinsMonro}

@@ -19,6 +19,7 @@ from calibayes.bootstrap import Bootstrap
 from calibayes.interop.numpyro import NumPyroPrior
 from calibayes.io import StoredSetting
 from calibayes.losses import Generic
+from calibayes.methods import GPC, METHODS
 from calibayes.model import GibbsModel
 from calibayes.regions import REGIONS, UnavailableRegion
 from calibayes.result import Result
@@ -140,6 +141,8 @@ def _options(result: Result) -> dict[str, str]:
     uses_bracket = fell_back or isinstance(sampler, Transport)
     defaults = {
         "search": Bracket() if uses_bracket else RobbinsMonro(),
+        "method": GPC(),
+        "shape": None,
         "estimate": "mean",
         "eta_init": None,
         "tolerance": 0.005,
@@ -156,7 +159,7 @@ def _options(result: Result) -> dict[str, str]:
     for name, default in defaults.items():
         value = settings.get(name, default)
         if python_source(value) != python_source(default) and repr(value) != repr(default):
-            options[name] = python_source(value, name)
+            options[name] = _method_source(value) if name == "method" else python_source(value, name)
     if result.names != [f"theta[{k}]" for k in range(len(result.names))]:
         options["names"] = python_source(result.names, "names")
     return options | {"seed": python_source(settings.get("seed"), "seed")}
@@ -195,6 +198,11 @@ def _region_source(region: Any) -> str:
         return "region"
     names = {cls: name for name, cls in REGIONS.items()}
     return python_source(names.get(type(region), region), "region")
+
+
+def _method_source(method: object) -> str:
+    names: dict[object, str] = {constructor: name for name, constructor in METHODS.items()}
+    return python_source(names.get(type(method), method), "method")
 
 
 def _sampler_source(sampler: object) -> str:

@@ -107,7 +107,7 @@ def has_code(result: Result, code: Code) -> bool:
 
 def audit_passed(result: Result) -> bool:
     """Return whether an independent sampler checked the particles and agreed."""
-    return "audited" in result.settings and result.status is Status.CONVERGED and not has_code(result, Code.NOT_AUDITED)
+    return "audited" in result.settings and result.converged and not has_code(result, Code.NOT_AUDITED)
 
 
 def n_observations(result: Result) -> int | None:
@@ -124,6 +124,8 @@ def _messages(result: Result, codes: frozenset[Code]) -> str:
 
 def _search(result: Result) -> Check:
     meaning = result.status.value
+    if result.status is Status.COMPUTED:
+        return Check("Search", "none needed", meaning, Grade.PASSED)
     if result.status is Status.CONVERGED:
         return Check("Search", "converged", meaning, Grade.PASSED)
     details = _messages(result, _SEARCH_CODES)
@@ -149,6 +151,12 @@ def _eta_se(result: Result) -> Check:
 def _coverage(result: Result) -> Check:
     low, high = result.coverage.interval
     value = f"{float(result.coverage):.1%} ({low:.1%} to {high:.1%})"
+    if result.status is Status.COMPUTED:
+        contains = "contains" if low <= result.level <= high else "does not contain"
+        meaning = (
+            f"The 95% interval of the coverage {contains} the level {result.level:g}. η was not chosen by coverage."
+        )
+        return Check("Coverage", value, meaning, Grade.PASSED if low <= result.level else Grade.CAUTION)
     if low <= result.level <= high:
         meaning = (
             f"The 95% interval of the coverage contains the level {result.level:g}. η was chosen on these replicates."
@@ -237,7 +245,7 @@ def _intervals(intervals: Intervals) -> Check:
 def _other_diagnostics(result: Result) -> list[Check]:
     """Return one check per diagnostic that no other check covers."""
     covered = {Code.REPAIRED, Code.ESS_LOW, Code.ETA_SE_UNKNOWN}
-    if result.status is not Status.CONVERGED:
+    if not result.converged:
         covered |= _SEARCH_CODES
     if has_code(result, Code.FALLBACK):
         covered |= _SEARCH_CODES | _FALLBACK_CODES

@@ -4,9 +4,9 @@ Importance weights cannot reveal a mode that no particle visited, nor a bound th
 the weights are nearly equal, and wrong. The audit therefore samples `N_POPULATIONS` replicates again, twice: by
 tempering from the prior; or, if the posteriors are log-concave, which have neither, by importance sampling from a
 Student t distribution, whose weights are bounded (`calibayes.samplers.importance`). Half of these replicates are chosen
-at random; the other half are those whose posterior mean is farthest from that on the data. The difference between the
-two runs estimates the Monte Carlo error, and the critical levels of the audited particles are compared with the mean of
-the two.
+at random. The other half are those that seem to have a mode without particles (`calibayes.samplers.unvisited`), and
+those whose posterior mean is farthest from that on the data. The difference between the two runs estimates the Monte
+Carlo error, and the critical levels of the audited particles are compared with the mean of the two.
 """
 
 from contextlib import suppress
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from calibayes._backend.functions import host_array
 from calibayes._backend.rng import split_key
@@ -33,6 +33,8 @@ from calibayes.samplers.importance import (
 from calibayes.samplers.initial import temper_from_prior
 from calibayes.samplers.mixing import rejuvenate_until_mixed
 from calibayes.samplers.populations import N_POPULATIONS
+from calibayes.samplers.unvisited import CONFIG as UNVISITED
+from calibayes.samplers.unvisited import unvisited_log_densities
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,10 @@ class AuditConfig:
     min_difference: float = 0.02
     """Root mean square difference of critical levels that matters. A smaller one changes eta by less than its own
     standard error with 2,000 replicates."""
+    max_run_difference: float = 0.05
+    """Root mean square error of critical levels, estimated from the difference of two independent runs, up to which
+    particles that cannot move between modes are accepted. Smaller than 1 - level at the usual levels: the coverage,
+    which averages over replicates, hardly depends on it."""
 
 
 CONFIG = AuditConfig()
@@ -55,7 +61,7 @@ class Audit(NamedTuple):
     Attributes
     ----------
     replicates : array of int, shape (R,)
-        Audited bootstrap replicates, counted from 0 (the data are not counted).
+        Audited bootstrap replicates, counted from 0; -1 stands for the data.
     levels : array of shape (R,)
         Critical levels from the audited particles.
     independent_levels : array of shape (2, R)
@@ -68,6 +74,13 @@ class Audit(NamedTuple):
     levels: Float[np.ndarray, " R"]
     independent_levels: Float[np.ndarray, "2 R"]
     failed: bool
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether the two independent runs agree well enough to replace a test of mixing."""
+        return bool(
+            np.sqrt(np.mean(np.square(np.diff(self.independent_levels, axis=0))) / 2) < CONFIG.max_run_difference
+        )
 
     @property
     def finding(self) -> str:
@@ -86,6 +99,7 @@ def audit(
     eta: float,
     region: Region,
     point: Float[Array | np.ndarray, " K"],
+    not_mixed: Bool[np.ndarray, " B"] | None = None,
 ) -> Audit:
     """Compare the critical levels of some replicates with those of an independent sampler.
 
@@ -103,9 +117,20 @@ def audit(
         The credible region.
     point : array of shape (K,)
         The point whose critical levels are compared.
+    not_mixed : array of bool, shape (B,), optional
+        Replicates that have not mixed, which are audited first. Default: none.
     """
-    choice_key, *run_keys = split_key(key, 3)
-    chosen = _choose_replicates(choice_key, particles)
+    choice_key, broad_key, *run_keys = split_key(key, 4)
+    doubts = np.zeros(target.n_replicates)
+    if not_mixed is not None and not_mixed.any():
+        doubts = np.where(not_mixed, 1.0, 0.0)
+    elif not can_importance_sample(target):
+        # Log-concave posteriors have a single mode.
+        unvisited = unvisited_log_densities(broad_key, target, particles, eta)
+        # Relative to a threshold, and never for the data, from which the particles come.
+        doubts = np.maximum(unvisited - UNVISITED.notable, 0.0)
+        doubts[0] = 0.0
+    chosen = _choose_replicates(choice_key, particles, doubts)
     chosen_target, audited = target.select(chosen), particles.select(chosen)
     size = particles.risk.shape[-1]
     runs = [_sample_independently(run_key, chosen_target, audited, eta, size) for run_key in run_keys]
@@ -168,16 +193,22 @@ def _chi_squared_quantile(df: int) -> float:
     return df * (1 - variance + NormalDist().inv_cdf(1 - CONFIG.significance) * variance**0.5) ** 3
 
 
-def _choose_replicates(key: PRNGKeyArray, particles: Particles) -> Int[np.ndarray, " R"]:
-    """Choose bootstrap replicates: those whose mean is farthest from that on the data, and others at random."""
+def _choose_replicates(
+    key: PRNGKeyArray, particles: Particles, doubts: Float[np.ndarray, " B"]
+) -> Int[np.ndarray, " R"]:
+    """Choose replicates: those with the largest doubts, those with a mean far from that on the data, and others.
+
+    The data are chosen only if there is a doubt about them.
+    """
     theta, log_weights = jax.device_get((particles.theta, particles.log_weights))
     weights = np.exp(log_weights)
     means = np.einsum("kbm,bm->kb", theta, weights)
     variance = np.square(theta[:, 0] - means[:, :1]) @ weights[0]
     scale = np.sqrt(np.where(variance > 0, variance, 1.0))
-    distances = np.square((means - means[:, :1]) / scale[:, None]).sum(0)[1:]
-    order = np.argsort(-distances, kind="stable") + 1
-    n_farthest = min(N_POPULATIONS // 2, len(order))
-    others = random_generator(key).permutation(order[n_farthest:])
+    distances = np.square((means - means[:, :1]) / scale[:, None]).sum(0)
+    order = np.lexsort((-distances[1:], -doubts[1:])) + 1
+    order = order if doubts[0] == 0 else np.concatenate([[0], order])
+    n_first = min(N_POPULATIONS // 2, len(order))
+    others = random_generator(key).permutation(order[n_first:])
     # With few replicates some are audited twice.
-    return np.resize(np.concatenate([order[:n_farthest], others]), N_POPULATIONS)
+    return np.resize(np.concatenate([order[:n_first], others]), N_POPULATIONS)

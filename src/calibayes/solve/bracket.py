@@ -30,7 +30,10 @@ class BracketConfig:
     narrow_width: float = 0.25
     """The bracket is too narrow to search further when its width is below this share of `closeness`."""
     search_range: float = 1e5
-    """Largest factor between the first learning rate and any other one tried."""
+    """Largest factor between the first learning rate and a larger one."""
+    search_range_below: float = 1e9
+    """Largest factor between the first learning rate and a smaller one. Small learning rates are easy to sample, and
+    the first one is far too large if the posterior has several modes, so that it does not narrow as eta grows."""
     max_factor: float = 16.0
     """Largest factor of one move."""
     min_factor: float = 1.5
@@ -163,7 +166,7 @@ class Bracket(Search[BracketState]):
         """Go to the crossing if it lies inside the bracket, else to the proposal."""
         inside = state.low < evaluation.crossing < state.high
         eta = evaluation.crossing if inside else proposal
-        if not state.first_eta / CONFIG.search_range < eta < state.first_eta * CONFIG.search_range:
+        if not state.first_eta / CONFIG.search_range_below < eta < state.first_eta * CONFIG.search_range:
             return _no_crossing(state, "")
         return replace(state, eta=eta, request=request)
 

@@ -110,6 +110,8 @@ class Iterate:
     eta_se_along_trace : float
         Standard error of eta from the slope of the coverage along the trace, which is used where the curve is too
         narrow for one; infinite if it was not computed.
+    eta_se_of_method : float or None
+        Standard error that a method states for its own learning rate; None if it comes from the curve.
     """
 
     eta: float
@@ -126,10 +128,13 @@ class Iterate:
     refined: bool = False
     status: Status | None = None
     eta_se_along_trace: float = np.inf
+    eta_se_of_method: float | None = None
 
     @property
     def eta_se(self) -> float:
-        """Standard error of eta from the finite number of replicates; infinite if it is unknown."""
+        """Simulation standard error of eta; infinite if it is unknown."""
+        if self.eta_se_of_method is not None:
+            return self.eta_se_of_method
         return self.eta_se_along_trace if self.curve is None else min(self.curve.eta_se(), self.eta_se_along_trace)
 
 

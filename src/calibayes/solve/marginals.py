@@ -62,13 +62,14 @@ def marginal_curves(
     def levels_of(particles: Particles, points: np.ndarray) -> np.ndarray:
         return _levels(target.constrained(particles), offsets, vectors, points)
 
-    rough = levels_of(iterate.state.particles, values[len(etas) // 2])
+    reported = problem.reported_target(iterate.state.particles).shaped(iterate.state.particles)
+    rough = levels_of(reported, values[len(etas) // 2])
     eta_hats = np.array([np.clip(_curve(etas, levels, level).eta_hat(), etas[0], etas[-1]) for levels in rough])
     values_at_eta_hat = np.array(
         [np.interp(np.log(eta_hats[r]), np.log(etas), values[:, r]) for r in range(len(vectors))]
     )
     by_snapshot, particles_on_data = list[np.ndarray](), list[Particles]()
-    for on_data, replicates in problem.sampler.snapshots(target, iterate.state):
+    for on_data, replicates in problem.snapshots(iterate.state):
         by_snapshot.append(levels_of(replicates, values_at_eta_hat))
         if not particles_on_data or on_data is not particles_on_data[-1]:
             particles_on_data.append(on_data)

@@ -11,8 +11,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from calibayes._backend.functions import host_array
 from calibayes._core.curve import Coverage, Curve, Jump
 from calibayes._core.particles import Particles, host_reweight, pool
+from calibayes._core.shape import shape_target
 from calibayes._core.status import Code, Diagnostic, Severity
 from calibayes._core.target import Target
+from calibayes.bootstrap import Bootstrap
 from calibayes.regions import Region
 from calibayes.samplers.base import Sampler, SamplerState, Snapshot
 from calibayes.samplers.initial import InitialDraws
@@ -63,6 +65,11 @@ class CoverageProblem:
         Initial draws on the data, once they have been drawn.
     labels : ndarray of shape (B,) or None
         Labels of the replicates, the same for equal data sets (`calibayes.solve.ties`); None if all are distinct.
+    bootstrap : Bootstrap or None
+        Bootstrap that drew the counts, which states how observations depend on each other; None for counts in an array.
+    shape : ndarray of shape (K, K) or None
+        Matrix that maps the particles of every replicate around their mean (`calibayes._core.shape`); None for the
+        posteriors as they are.
     """
 
     target: Target
@@ -74,6 +81,24 @@ class CoverageProblem:
     draws: Float[Array, "M K"] | None = None
     initial: InitialDraws | None = None
     labels: Int[np.ndarray, " B"] | None = None
+    bootstrap: Bootstrap | None = None
+    shape: Float[np.ndarray, "K K"] | None = None
+
+    def reported_target(self, particles: Particles) -> Target:
+        """Return the target of the posteriors with the requested shape, around the means of particles."""
+        return self.target if self.shape is None else shape_target(self.target, particles, self.shape)
+
+    def reported_data(self, data: Particles) -> Particles:
+        """Return particles on the data with the requested shape."""
+        return data if self.shape is None else shape_target(self.target, data, self.shape).shaped(data)
+
+    def snapshots(self, state: SamplerState) -> Iterator[Snapshot]:
+        """Yield the sampler's snapshots, with the requested shape."""
+        target, raw, data = self.reported_target(state.particles), None, None
+        for snapshot in self.sampler.snapshots(self.target, state):
+            if data is None or snapshot.data is not raw:
+                raw, data = snapshot.data, self.reported_data(snapshot.data)
+            yield Snapshot(data, target.shaped(snapshot.replicates))
 
     def evaluate(self, state: SamplerState, eta: float, *, refined: bool = False) -> Iterate:
         """Return the coverage at the learning rate of the sampler's state.
@@ -88,10 +113,12 @@ class CoverageProblem:
             raise NotReachedError(
                 f"{not_reached:,} replicates did not reach eta = {eta:.4g} within the sampler's maximum number of steps"
             )
-        data = self.sampler.data(state)
+        data = self.reported_data(self.sampler.data(state))
         point = self.point(data, eta)
         self._require_point(np.asarray(point))
-        summary = jax.device_get(summarize(self.target, state.particles, host_array(eta), self.region, point))
+        target = self.reported_target(state.particles)
+        particles = target.shaped(state.particles)
+        summary = jax.device_get(summarize(target, particles, host_array(eta), self.region, point))
         info = info if info.invalid is not None else info._replace(invalid=int(summary.n_invalid.sum()))
         levels = average_equal(summary.levels[1:], self.labels)
         return Iterate(
@@ -113,7 +140,7 @@ class CoverageProblem:
         data: list[Particles] = []
 
         def collected() -> Iterator[Snapshot]:
-            for snapshot in islice(self.sampler.snapshots(self.target, iterate.state), 1 if rough else None):
+            for snapshot in islice(self.snapshots(iterate.state), 1 if rough else None):
                 if not data or snapshot.data is not data[-1]:
                     data.append(snapshot.data)
                 yield snapshot
@@ -131,7 +158,14 @@ class CoverageProblem:
         etas = grid_around(iterate.eta, iterate.half_width, n_points)
         n_populations = self.sampler.n_populations
         curve = local_curve(
-            self.target, snapshots, iterate.eta, etas, self.region, points_of, self.level, n_populations
+            self.reported_target(iterate.state.particles),
+            snapshots,
+            iterate.eta,
+            etas,
+            self.region,
+            points_of,
+            self.level,
+            n_populations,
         )
         return self.with_equal_replicates(curve)
 
@@ -147,19 +181,22 @@ class CoverageProblem:
         """Return the iterate at the crossing of its curve, the particles reweighted to it."""
         assert iterate.curve is not None
         eta, coverage, jump = iterate.curve.attainable_eta()
+        n_replicates = iterate.coverage.n_replicates
+        findings = iterate.diagnostics if jump is None else (*iterate.diagnostics, self.describe_jump(jump))
+        at_eta = self._reweighted(iterate, eta, Coverage(round(coverage * n_replicates), n_replicates))
+        return replace(at_eta, diagnostics=findings)
+
+    def at_eta(self, iterate: Iterate, eta: float) -> Iterate:
+        """Return the iterate at a learning rate on its curve, the particles reweighted to it."""
+        assert iterate.curve is not None
+        covered = int((iterate.curve.critical_etas() >= eta).sum())
+        return self._reweighted(iterate, eta, Coverage(covered, iterate.coverage.n_replicates))
+
+    def _reweighted(self, iterate: Iterate, eta: float, coverage: Coverage) -> Iterate:
         particles = host_reweight(iterate.particles, eta - iterate.eta)
         point = self.point(particles, eta)
         self._require_point(np.asarray(point))
-        n_replicates = iterate.coverage.n_replicates
-        findings = iterate.diagnostics if jump is None else (*iterate.diagnostics, self.describe_jump(jump))
-        return replace(
-            iterate,
-            eta=eta,
-            coverage=Coverage(round(coverage * n_replicates), n_replicates),
-            particles=particles,
-            point=point,
-            diagnostics=findings,
-        )
+        return replace(iterate, eta=eta, coverage=coverage, particles=particles, point=point)
 
     def describe_jump(self, jump: Jump) -> Diagnostic:
         """Return a diagnostic of a coverage that jumps past the level."""

@@ -12,6 +12,7 @@ Tanaka (2024), figures 1 and 3: the two algorithms differ in the sampler only. I
 
 import time
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from calibayes._backend.time_limit import TimeLimitError, time_limit
 from calibayes._core.curve import Curve
 from calibayes._core.precision import PrecisionCheck, PrecisionError, is_double
 from calibayes._core.status import Code, Diagnostic, Severity, Status, worst
-from calibayes.samplers.base import SamplerState, Snapshot
+from calibayes.samplers.base import SamplerState
 from calibayes.solve.checkpoint import Checkpoint
 from calibayes.solve.crossings import describe_crossings
 from calibayes.solve.iterate import Iterate, TraceRecord
@@ -127,7 +128,11 @@ class Solver:
 
     def solve(self, problem: CoverageProblem, eta: float | None) -> Solution:
         """Draw from the posterior on the data, sample every replicate, and search for the learning rate."""
-        initial_key, init_key = split_key(problem.key, 2, 0)
+        return self.solve_from_initial(self.draw_initial(problem, eta), eta)
+
+    def draw_initial(self, problem: CoverageProblem, eta: float | None) -> CoverageProblem:
+        """Return the problem with draws from the posterior on the data."""
+        initial_key, _ = split_key(problem.key, 2, 0)
         sampler = problem.sampler
         self.progress.phase("initial draws on the data")
         initial = self.checkpoint.stage(
@@ -136,6 +141,13 @@ class Solver:
         problem = replace(problem, target=initial.target, initial=initial)
         if self.precision is not None:
             self.precision.check_initial(problem.target, initial.particles, initial.eta)
+        return problem
+
+    def solve_from_initial(self, problem: CoverageProblem, eta: float | None) -> Solution:
+        """Sample every replicate of a problem with initial draws, and search for the learning rate from `eta`."""
+        _, init_key = split_key(problem.key, 2, 0)
+        sampler, initial = problem.sampler, problem.initial
+        assert initial is not None
         self.progress.phase("bootstrap replicates")
 
         def start() -> SolverState:
@@ -286,6 +298,8 @@ class Solver:
         search, current, best = solver_state.search, solver_state.current, solver_state.best
         assert current is not None
         assert best is not None
+        if search.status is Status.COMPUTED:
+            return solver_state, _with(problem.at_eta(current, search.eta), search.status, search.diagnostics)
         if search.status is Status.CONVERGED:
             if search.from_curve and current.curve is not None:
                 iterate = problem.at_crossing(current)
@@ -320,8 +334,7 @@ class Solver:
         if iterate.curve is None and iterate.status in (Status.INTERRUPTED, Status.TIME_LIMIT, Status.NOT_REACHED):
             iterate = replace(iterate, curve=Curve.empty(iterate.coverage.n_replicates, problem.level))
         elif iterate.curve is None:
-            snapshot = Snapshot(problem.sampler.data(iterate.state), iterate.state.particles)
-            iterate = replace(iterate, curve=problem.curve(iterate, [snapshot]))
+            iterate = replace(iterate, curve=problem.curve(iterate, islice(problem.snapshots(iterate.state), 1)))
         if iterate.status is Status.CONVERGED and not np.isfinite(iterate.eta_se):
             iterate = replace(iterate, eta_se_along_trace=_eta_se_along_trace(problem, iterate, trace))
         if iterate.status is Status.CONVERGED and not np.isfinite(iterate.eta_se):
@@ -367,8 +380,8 @@ class Solver:
 
 
 def check_reliability(iterate: Iterate) -> Iterate:
-    """Return the iterate; one that converged, but with a diagnostic of severity ERROR, is unreliable."""
-    if iterate.status is Status.CONVERGED and worst(iterate.diagnostics) is Severity.ERROR:
+    """Return the iterate; one that succeeded, but with a diagnostic of severity ERROR, is unreliable."""
+    if iterate.status is not None and iterate.status.is_success and worst(iterate.diagnostics) is Severity.ERROR:
         return replace(iterate, status=Status.UNRELIABLE)
     return iterate
 

@@ -3,6 +3,10 @@
 Importance weights cannot tell of a mode that no particle visited. A sampler that relies on them (`Sampler.audited`) is
 therefore audited on some replicates by tempering from the prior (`calibayes.samplers.audit`). If the audit fails, or if
 the search found no answer, the sampler's `fallback` samples every replicate anew.
+
+The fallback tempers from the prior, too. Its particles cannot move between separate modes and do not pass a test of
+mixing, but tempering puts the right share of them into each mode. They are accepted if the audit, of replicates that
+have not mixed, passes, and if its two independent runs agree.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +22,12 @@ from calibayes.solve.bracket import Bracket
 from calibayes.solve.iterate import Iterate
 from calibayes.solve.robbins_monro import REFINEMENT
 from calibayes.solve.solver import STOPS, Solution, Solver, SolverState, check_reliability, stopped
+from calibayes.solve.stay import Stay
 
+FALLBACK_FRACTION = 0.25
+"""The fallback starts at this fraction of the first sampler's learning rate. Particles that miss a mode make eta too
+large, and tempering to a larger eta is accurate where tempering to a smaller one is not: a minor mode, of which hardly
+any particle remains, cannot grow again."""
 _FALLBACK_STREAM, _AUDIT_STREAM = 3, 4
 """Numbers folded into the key of the search, for independent random streams."""
 
@@ -41,7 +50,7 @@ def verify(solver: Solver, solution: Solution) -> Verified:
         return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: the search did not end."), audited=False)
     if not hasattr(problem.target.prior, "sample"):
         return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: the prior cannot be sampled."), audited=False)
-    if iterate.status is Status.CONVERGED:
+    if iterate.status is not None and iterate.status.is_success:
         solution, outcome = _audit(solver, solution, "audit")
         if outcome is None or not outcome.failed:
             return Verified(solution, audited=outcome is not None)
@@ -50,8 +59,8 @@ def verify(solver: Solver, solution: Solution) -> Verified:
         message = "Not audited: there is no answer to audit."
         return Verified(_add(solution, Code.NOT_AUDITED, message), audited=False)
     assert problem.initial is not None
-    found_eta = iterate.status in (Status.CONVERGED, Status.UNRELIABLE)
-    return _fall_back(solver, solution, iterate.sampled_eta if found_eta else problem.initial.eta)
+    found_eta = iterate.status in (Status.CONVERGED, Status.COMPUTED, Status.UNRELIABLE)
+    return _fall_back(solver, solution, FALLBACK_FRACTION * (iterate.sampled_eta if found_eta else problem.initial.eta))
 
 
 def _has_no_crossing_for_certain(solution: Solution) -> bool:
@@ -78,7 +87,8 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
     assert problem.initial is not None
     initial = InitialDraws(problem.target, problem.initial.particles.merge_replicates(), problem.initial.eta)
     problem = replace(problem, sampler=sampler, initial=initial)
-    solver = replace(solver, rule=Bracket(closeness=REFINEMENT.closeness))
+    rule = solver.rule if isinstance(solver.rule, Stay) else Bracket(closeness=REFINEMENT.closeness)
+    solver = replace(solver, rule=rule)
 
     def start() -> SolverState:
         key = fold_key(problem.key, _FALLBACK_STREAM)
@@ -116,7 +126,9 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
         f"{type(sampler).__name__}, which starts from the prior."
     )
     second = _add(second, Code.FALLBACK, message)
-    if second.iterate.status is not Status.CONVERGED:
+    not_mixed_only = _errors(second.iterate) == {Code.NOT_MIXED}
+    succeeded = second.iterate.status is not None and second.iterate.status.is_success
+    if not succeeded and not not_mixed_only:
         second = _add(second, Code.NOT_AUDITED, "Not audited: the search with the fallback sampler did not converge.")
         return Verified(second, audited=False, fell_back=True)
     second, outcome = _audit(solver, second, "fallback audit")
@@ -124,7 +136,32 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
         message = f"The fallback sampler failed the audit too: {outcome.finding} Do not rely on this eta."
         second = _add(second, Code.AUDIT_FAILED, message, Severity.ERROR)
         second = replace(second, iterate=check_reliability(second.iterate))
+    elif outcome is not None and not_mixed_only and outcome.reproducible:
+        status = Status.COMPUTED if isinstance(rule, Stay) else Status.CONVERGED
+        second = replace(second, iterate=_accept_not_mixed(second.iterate, status))
     return Verified(second, audited=outcome is not None and not outcome.failed, fell_back=True)
+
+
+def _errors(iterate: Iterate) -> set[Code]:
+    """Return the codes of the errors of an iterate that has a status which they could have changed."""
+    if iterate.status is not Status.UNRELIABLE:
+        return set()
+    return {finding.code for finding in iterate.diagnostics if finding.severity is Severity.ERROR}
+
+
+def _accept_not_mixed(iterate: Iterate, status: Status) -> Iterate:
+    """Return an iterate that succeeded, with a warning in place of the error that replicates have not mixed."""
+
+    def accept(finding: Diagnostic) -> Diagnostic:
+        if finding.code is not Code.NOT_MIXED or finding.severity is not Severity.ERROR:
+            return finding
+        message = (
+            f"The particles of {finding.count:,} replicates do not move between separate modes. Their shares of the "
+            "modes come from tempering, and agree with independent runs."
+        )
+        return replace(finding, severity=Severity.WARNING, message=message)
+
+    return replace(iterate, status=status, diagnostics=tuple(map(accept, iterate.diagnostics)))
 
 
 def _audit(solver: Solver, solution: Solution, stage: str) -> tuple[Solution, Audit | None]:
@@ -135,7 +172,15 @@ def _audit(solver: Solver, solution: Solution, stage: str) -> tuple[Solution, Au
 
     def run() -> Audit:
         point = problem.point(problem.sampler.data(iterate.state), iterate.sampled_eta)
-        return audit(key, problem.target, iterate.state.particles, iterate.sampled_eta, problem.region, point)
+        return audit(
+            key,
+            problem.target,
+            iterate.state.particles,
+            iterate.sampled_eta,
+            problem.region,
+            point,
+            iterate.info.not_mixed,
+        )
 
     try:
         return solution, solver.checkpoint.stage(stage, run)

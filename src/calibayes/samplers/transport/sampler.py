@@ -286,6 +286,11 @@ class Transport(Sampler[TransportState]):
         )
         fair = FitGoal(constants.fair_ess, constants.half_replicates, self.max_evaluations)
         on_data = _transport_to_data(target, current, eta)
+        if np.median(on_data.transported.ess) < constants.fair_ess * on_data.transported.n_particles:
+            # The posterior moves too far within a step, as under a prior in conflict with the data.
+            moved = move_populations(fold_key(key, 5, step), populations[step], eta)
+            current = _prepare(target, make_pool(fold_key(key, 6, step), moved, self.size(target.dim)))
+            on_data = _transport_to_data(target, current, eta)
         maps = _first_maps(current, on_data, eta)
         first, evaluations = transport_and_fit(target, current.search, maps, eta, good)
         state = TransportState(populations, pools, current, eta, on_data, first, key, evaluations, False, none, none)

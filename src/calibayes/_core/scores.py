@@ -1,0 +1,102 @@
+r"""Summed outer products of the gradients of the losses on every replicate, by automatic differentiation.
+
+$$ J_b = \sum_i c_{bi}\,g_{bi} g_{bi}^\top, \qquad g_{bi} = \nabla r_i(\theta_b), $$
+
+at one point $\theta_b$ per replicate. A replicate that counts an observation twice contains it twice. With clusters,
+the gradients of a cluster are summed before the outer product, and a cluster that was drawn twice counts twice. For
+check and hinge losses the derivative exists almost everywhere, which is enough for a sum.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from calibayes._backend.devices import SHARDED, UNSHARDED, sum_over_devices
+from calibayes._backend.jit import jit
+from calibayes._core.counts import fold_blocks
+from calibayes._core.loss import LinearLoss
+from calibayes._core.target import Target
+
+Gradients = Callable[[Any, Float[Array, " K"]], Float[Array, "L K"]]
+"""Function of a block of L observations and of parameters that returns the gradient of each loss."""
+
+
+def _gradients(target: Target) -> Gradients:
+    loss, reference = target.loss, target.reference
+    if isinstance(loss, LinearLoss):
+        slope = jax.vmap(jax.grad(loss.rho))
+
+        def of_linear(block, theta):
+            x, y, offset = block
+            prediction = offset + jnp.matmul(x, theta - reference, precision=jax.lax.Precision.HIGHEST)
+            return _finite(slope(prediction, y))[:, None] * x
+
+        return of_linear
+    gradient = jax.vmap(jax.grad(lambda theta, datum: loss(theta, datum).astype(theta.dtype)), (None, 0))
+    return lambda block, theta: _finite(gradient(theta, block))
+
+
+def _finite(values: Float[Array, "..."]) -> Float[Array, "..."]:
+    return jnp.where(jnp.isfinite(values), values, 0.0)
+
+
+@jit
+def score_products(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> Float[Array, "B K K"]:
+    """Return the sums of outer products for independent observations.
+
+    Parameters
+    ----------
+    target : Target
+        Target of the calibration.
+    theta : Array of shape (K, B)
+        Parameters at which the gradients of each replicate are taken.
+    """
+    gradients_of = jax.vmap(_gradients(target), (None, 1))
+
+    def on_device(theta, data, counts):
+        def add_block(total, scanned):
+            block, element = scanned
+            gradients = gradients_of(block, theta)
+            weighted = gradients * counts.block(element).T[:, :, None]
+            return total + jnp.einsum("blk,blj->bkj", weighted, gradients, precision=jax.lax.Precision.HIGHEST)
+
+        dim, n_replicates = theta.shape
+        zeros = jnp.zeros((n_replicates, dim, dim), theta.dtype)
+        return fold_blocks(add_block, zeros, (data, counts.blocks), counts.n_blocks)
+
+    specs = (UNSHARDED, SHARDED, target.counts.partition_specs())
+    return sum_over_devices(target.mesh, on_device, specs, jnp.asarray(theta), target.data, target.counts)
+
+
+@jit
+def cluster_score_products(
+    target: Target, theta: Float[Array | np.ndarray, "K B"], groups: Int[Array, " N"], n_groups: int
+) -> Float[Array, "B K K"]:
+    """Return the sums of outer products of the clusters' gradients, on a single device.
+
+    Parameters
+    ----------
+    target : Target
+        Target of the calibration, with counts that are equal within a cluster.
+    theta : Array of shape (K, B)
+        Parameters at which the gradients of each replicate are taken.
+    groups : Array of shape (N,)
+        Index of each observation's cluster.
+    n_groups : int
+        Number of clusters.
+    """
+    gradients_of, n = jax.vmap(_gradients(target), (0, None)), len(groups)
+
+    def of_replicate(inputs):
+        index, point = inputs
+        counts = target.counts.select(index[None]).to_array()[:n, 0]
+        gradients = gradients_of(target.data, point).reshape(-1, len(point))[:n]
+        sums = jax.ops.segment_sum(gradients, groups, n_groups)
+        weights = jax.ops.segment_max(counts, groups, n_groups)
+        return jnp.matmul((sums * weights[:, None]).T, sums, precision=jax.lax.Precision.HIGHEST)
+
+    return jax.lax.map(of_replicate, (jnp.arange(target.n_replicates), jnp.asarray(theta).T))

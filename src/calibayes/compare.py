@@ -1,0 +1,227 @@
+"""`compare`: several methods for the learning rate on the same data, draws and bootstrap replicates, in one table."""
+
+import html
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibayes._backend.arguments import display
+from calibayes._backend.text import align, printable
+from calibayes._backend.warnings import CalibrationWarning
+from calibayes.calibrate import calibrate
+from calibayes.methods import GPC, Method, as_method
+from calibayes.model import GibbsModel
+from calibayes.result import Intervals, Result
+
+DEFAULT_METHODS = ("gpc", "gpc-studentized", "matching", "lyddon-holmes-walker")
+
+
+@dataclass(frozen=True)
+class ComparedMethod:
+    """One method of a comparison.
+
+    Attributes
+    ----------
+    label : str
+        Name of the method, with its parameters.
+    result : Result or None
+        Result of the method; None if it failed.
+    intervals : Intervals or None
+        Intervals of the parameters, each at the method's learning rate for it.
+    seconds : float
+        Seconds that the method took in addition to those before it in the table.
+    error : str
+        Why the method failed; empty if it did not.
+    """
+
+    label: str
+    result: Result | None
+    intervals: Intervals | None
+    seconds: float
+    error: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Table of methods that `compare` returns.
+
+    Attributes
+    ----------
+    rows : tuple of ComparedMethod
+        The methods, in the order of the call.
+    level : float
+        Level of the sets and intervals.
+    names : tuple of str
+        Names of the parameters.
+
+    Examples
+    --------
+    >>> comparison = cb.compare(
+    ...     model, data, methods=["gpc", "matching"], bootstrap=100, sampler="transport", progress=False
+    ... )
+    >>> list(comparison)
+    ['gpc', 'matching']
+    >>> comparison["matching"].status.name
+    'COMPUTED'
+    """
+
+    rows: tuple[ComparedMethod, ...]
+    level: float
+    names: tuple[str, ...]
+
+    def __iter__(self) -> Iterator[str]:
+        return (row.label for row in self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, label: str) -> Result:
+        for row in self.rows:
+            if row.label == label:
+                if row.result is None:
+                    raise ValueError(f"method {label} has no result: {row.error}")
+                return row.result
+        raise KeyError(label)
+
+    def to_frame(self) -> Any:
+        """Convert to a pandas data frame.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per method with the columns eta, eta_se, coverage, the width of each parameter's interval, seconds,
+            status and diagnostics.
+
+        Examples
+        --------
+        >>> comparison = cb.compare(
+        ...     model, data, methods=["gpc", "matching"], bootstrap=100, sampler="transport", progress=False
+        ... )
+        >>> list(comparison.to_frame().columns[:3])
+        ['eta', 'eta_se', 'coverage']
+        """
+        import pandas as pd
+
+        index = pd.Index([row.label for row in self.rows], name="method")
+        return pd.DataFrame([self._values(row) for row in self.rows], index=index)
+
+    def _values(self, row: ComparedMethod) -> dict[str, Any]:
+        result, nothing = row.result, np.nan
+        widths = np.full(len(self.names), np.nan) if row.intervals is None else np.ptp(row.intervals.bounds, 1)
+        findings = [] if result is None else [finding.code.value for finding in result.diagnostics]
+        return {
+            "eta": nothing if result is None else result.eta,
+            "eta_se": nothing if result is None else result.eta_se,
+            "coverage": nothing if result is None else float(result.coverage),
+            **{f"width {name}": float(width) for name, width in zip(self.names, widths, strict=True)},
+            "seconds": row.seconds,
+            "status": "FAILED" if result is None else result.status.name,
+            "diagnostics": row.error if result is None else ", ".join(findings),
+        }
+
+    def _cells(self) -> list[list[str]]:
+        """Return the table as text, with its head."""
+        values = [self._values(row) for row in self.rows]
+        texts = [[value if isinstance(value, str) else f"{value:.4g}" for value in row.values()] for row in values]
+        labels = [row.label for row in self.rows]
+        return [["method", *values[0]], *([label, *text] for label, text in zip(labels, texts, strict=True))]
+
+    def __repr__(self) -> str:
+        note = f"Coverage of {self.level:g} sets on the bootstrap replicates; widths of {self.level:g} intervals."
+        return printable("\n".join([*align(self._cells()), "", note]), multiline=True)
+
+    def _repr_html_(self) -> str:
+        head, *rows = self._cells()
+        cells = lambda tag, texts: "".join(f"<{tag}>{html.escape(printable(text))}</{tag}>" for text in texts)
+        body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+        return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def compare(
+    model: GibbsModel,
+    data: object,
+    methods: Sequence[str | Method] | None = None,
+    **options: Any,
+) -> Comparison:
+    """Set the learning rate by several methods, on the same draws and bootstrap replicates.
+
+    Parameters
+    ----------
+    model : GibbsModel
+        Loss and prior.
+    data : (X, y) or pytree of arrays
+        As for `calibrate`.
+    methods : sequence of str or Method, optional
+        Methods, as for `calibrate`. Default: "gpc", "gpc-studentized", "matching" and "lyddon-holmes-walker".
+    **options
+        Further arguments of `calibrate`, such as `level`, `region`, `bootstrap`, `sampler` and `seed`.
+
+    Returns
+    -------
+    Comparison
+        A table; `comparison["matching"]` is the result of a method.
+
+    Notes
+    -----
+    The first method is calibrated as by `calibrate`, "gpc" if it is among the methods. The others start from its
+    particles: they cost the move of all particles to another learning rate if it is far away, and little otherwise.
+
+    Examples
+    --------
+    >>> comparison = cb.compare(
+    ...     model, data, methods=["gpc", "matching"], bootstrap=100, sampler="transport", progress=False
+    ... )
+    >>> len(comparison)
+    2
+    """
+    chosen = _check_methods(DEFAULT_METHODS if methods is None else methods)
+    if "method" in options:
+        raise TypeError("compare takes methods=, a list of methods; got method=.")
+    first = next((k for k, method in enumerate(chosen) if isinstance(method, GPC)), 0)
+    with warnings.catch_warnings():
+        # The table shows status and diagnostics.
+        warnings.simplefilter("ignore", CalibrationWarning)
+        started = time.perf_counter()
+        base = calibrate(model, data, method=chosen[first], **options)
+        rows = {first: _row(chosen[first], base, started)}
+        for k, method in enumerate(chosen):
+            if k not in rows:
+                rows[k] = _follow(method, base)
+    return Comparison(tuple(rows[k] for k in range(len(chosen))), base.level, tuple(base.names))
+
+
+def _check_methods(methods: object) -> list[Method]:
+    if isinstance(methods, str | Method) or not isinstance(methods, Sequence) or not len(methods):
+        raise TypeError(f"methods must be a list of methods; got {display(methods)}.")
+    chosen = [as_method(method) for method in methods]
+    labels = [_label(method) for method in chosen]
+    if len(set(labels)) < len(labels):
+        raise ValueError(f"methods must be different from each other; got {', '.join(labels)}.")
+    return chosen
+
+
+def _label(method: Method) -> str:
+    """Return the name of a method, with its parameters."""
+    parameters = ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in vars(method).values())
+    return f"{method.name}({parameters})" if parameters else method.name
+
+
+def _row(method: Method, result: Result, started: float) -> ComparedMethod:
+    intervals = result.intervals()
+    return ComparedMethod(_label(method), result, intervals, time.perf_counter() - started)
+
+
+def _follow(method: Method, base: Result) -> ComparedMethod:
+    """Apply a method to the particles of the first one."""
+    started = time.perf_counter()
+    calibration = base.calibration
+    assert calibration is not None
+    try:
+        method.check(calibration.inputs.bootstrap)
+        return _row(method, calibration.with_method(method).result(), started)
+    except (ValueError, RuntimeError) as error:
+        return ComparedMethod(_label(method), None, None, time.perf_counter() - started, str(error))

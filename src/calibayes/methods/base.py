@@ -1,0 +1,276 @@
+"""The interface of a method: how the learning rate is set for a region, and for single parameters.
+
+`GPC` solves for the learning rate at which the sets cover at the level. A `Formula` computes it from draws on the data;
+the solver then samples every replicate there, and reports the coverage.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float
+
+from calibayes._backend.rng import fold_key
+from calibayes._core.status import ABOUT_THE_CROSSING, Code, Diagnostic, Severity, Status
+from calibayes.bootstrap import Bootstrap
+from calibayes.methods.moments import DataDraws, Draws, LearningRate, is_far, matching_eta
+from calibayes.samplers.initial import InitialDraws
+from calibayes.solve.iterate import Iterate
+from calibayes.solve.problem import CoverageProblem
+from calibayes.solve.solver import Solution, Solver, check_reliability
+from calibayes.solve.stay import Stay
+from calibayes.solve.verify import Verified, verify
+
+_REDRAW_STREAM = 7
+"""Number folded into the key of the search, for independent random streams."""
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """Constants of the methods that compute the learning rate from a formula."""
+
+    max_redraws: int = 3
+    """Times that the draws on the data are repeated at the matching learning rate."""
+    n_errors: float = 3.0
+    """Distance of coverage from the level, in standard errors, from which on it is reported as different."""
+    large_deficit: float = 0.5
+    """Share of 1 - level by which coverage may fall short of the level before this is a warning: 0.925 for 0.95."""
+
+
+CONFIG = MethodConfig()
+
+
+class Method(eqx.Module):
+    """Base class of the ways to set the learning rate.
+
+    Attributes
+    ----------
+    name : str
+        Name that `calibrate(method=)` accepts, and that tables show.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> [method.name for method in (cb.methods.GPC(), cb.methods.Matching())]
+    ['gpc', 'matching']
+    """
+
+    name: ClassVar[str]
+
+    def check(self, bootstrap: Bootstrap | None) -> None:
+        """Raise an error if the method cannot be used with a bootstrap, before anything is compiled.
+
+        Parameters
+        ----------
+        bootstrap : Bootstrap or None
+            The bootstrap; None for counts in an array.
+
+        Raises
+        ------
+        ValueError
+            If the method and the bootstrap do not fit.
+        """
+
+    @abstractmethod
+    def solve(self, solver: Solver, problem: CoverageProblem, eta: float | None) -> Verified:
+        """Set the learning rate of a new problem.
+
+        Parameters
+        ----------
+        solver : Solver
+            The solver, with the search rule of the call.
+        problem : CoverageProblem
+            The problem, with initial draws.
+        eta : float or None
+            First learning rate that the user asked for.
+
+        Returns
+        -------
+        Verified
+            The solution, checked by an independent sampler if the sampler asks for it.
+        """
+
+    @abstractmethod
+    def resolve(self, solver: Solver, problem: CoverageProblem, iterate: Iterate, draws: DataDraws) -> Solution:
+        """Set the learning rate of a problem whose replicates have been sampled at some learning rate.
+
+        Parameters
+        ----------
+        solver : Solver
+            The solver.
+        problem : CoverageProblem
+            The problem; region and level may be others than those of `iterate`.
+        iterate : Iterate
+            Particles on all replicates.
+        draws : DataDraws
+            Draws on the data.
+
+        Returns
+        -------
+        Solution
+        """
+
+    def interval_rates(
+        self,
+        problem: CoverageProblem,  # noqa: ARG002
+        iterate: Iterate,  # noqa: ARG002
+        draws: DataDraws,  # noqa: ARG002
+        level: float,  # noqa: ARG002
+        vectors: Float[np.ndarray, "R K"],  # noqa: ARG002
+    ) -> list[LearningRate | None] | None:
+        """Return the learning rates of the intervals of linear combinations.
+
+        Parameters
+        ----------
+        problem : CoverageProblem
+            The problem.
+        iterate : Iterate
+            Its solution.
+        draws : DataDraws
+            Draws on the data.
+        level : float
+            Level of the intervals.
+        vectors : ndarray of shape (R, K)
+            Coefficients of the combinations.
+
+        Returns
+        -------
+        list or None
+            Learning rates, None for those that need a calibration of their own. Default: None, each interval is
+            calibrated by its own coverage.
+        """
+        return None
+
+
+class Formula(Method):
+    """Base class of methods that compute the learning rate from draws on the data.
+
+    Subclass it and define `learning_rate`.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> isinstance(cb.methods.Matching(), cb.methods.Formula)
+    True
+    """
+
+    uses_moments: ClassVar[bool] = True
+    """Whether the learning rate depends on the moments, so that draws must be near the matching learning rate."""
+
+    @abstractmethod
+    def learning_rate(self, draws: DataDraws, vector: Float[np.ndarray, " K"] | None) -> LearningRate:
+        """Return the learning rate and its simulation standard error.
+
+        Parameters
+        ----------
+        draws : DataDraws
+            Draws on the data, with their moments.
+        vector : ndarray of shape (K,) or None
+            Coefficients of a linear combination, for its interval; None for sets of all parameters.
+
+        Returns
+        -------
+        LearningRate
+        """
+
+    def solve(self, solver, problem, eta):  # noqa: ARG002
+        if self.uses_moments:
+            problem = draw_near_matching(solver, problem)
+        draws = draws_on_data(problem)
+        rate = self.learning_rate(draws, problem.region.direction(problem.target.dim))
+        solver = replace(solver, rule=Stay(rate.eta))
+        verified = verify(solver, solver.solve_from_initial(problem, rate.eta))
+        if verified.fell_back and self.uses_moments:
+            # The initial draws were unreliable, and with them the learning rate.
+            iterate = verified.solution.iterate
+            draws = draws_on_data(replace(problem, initial=_initial_from(verified.solution)))
+            solution = self.resolve(solver, verified.solution.problem, iterate, draws)
+            return replace(verified, solution=_with_findings_of(solution, iterate))
+        return replace(verified, solution=state_error(verified.solution, rate))
+
+    def resolve(self, solver, problem, iterate, draws):
+        rate = self.learning_rate(draws, problem.region.direction(problem.target.dim))
+        return stay_at(solver, problem, iterate, rate)
+
+    def interval_rates(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
+        return [self.learning_rate(draws, vector) for vector in vectors]
+
+
+def draws_on_data(problem: CoverageProblem, iterate: Iterate | None = None) -> DataDraws:
+    """Return the initial draws on the data; those of the iterate if they are far from the matching learning rate."""
+    assert problem.initial is not None
+    initial = Draws(problem.initial.particles, problem.initial.eta)
+    candidates = [initial]
+    if iterate is not None:
+        candidates.append(Draws(problem.sampler.data(iterate.state), iterate.sampled_eta))
+    return DataDraws(problem.target, tuple(candidates), problem.bootstrap, problem.shape is not None)
+
+
+def _initial_from(solution: Solution) -> InitialDraws:
+    """Return the particles of a solution on the data as initial draws."""
+    problem, iterate = solution.problem, solution.iterate
+    return InitialDraws(problem.target, problem.sampler.data(iterate.state), iterate.sampled_eta)
+
+
+def stay_at(
+    solver: Solver, problem: CoverageProblem, iterate: Iterate, rate: LearningRate, stage: str = "method"
+) -> Solution:
+    """Return the solution at a learning rate, from particles at another one; `stage` names it in the checkpoint.
+
+    If the iterate has a coverage curve of this problem which contains the learning rate, nothing is sampled.
+    """
+    rule = Stay(rate.eta)
+    if iterate.refined and iterate.curve is not None and rule.reaches(iterate.sampled_eta, iterate.half_width):
+        kept = tuple(finding for finding in iterate.diagnostics if finding.code not in ABOUT_THE_CROSSING)
+        iterate = replace(problem.at_eta(iterate, rate.eta), status=Status.COMPUTED, diagnostics=kept)
+        return state_error(Solution(problem, iterate, ()), rate)
+    solver = replace(solver, rule=rule)
+    start = solver.start_at(iterate.state, iterate.sampled_eta)
+    return state_error(solver.search(problem, start, f"{stage} search", f"{stage} solution"), rate)
+
+
+def state_error(solution: Solution, rate: LearningRate) -> Solution:
+    """Return a solution with the error of the method's learning rate, and a diagnostic if coverage is off the level."""
+    problem, iterate = solution.problem, solution.iterate
+    iterate = replace(iterate, eta_se_of_method=rate.eta_se)
+    finding = _describe_coverage(iterate, problem.level)
+    if finding is not None:
+        iterate = replace(iterate, diagnostics=(*iterate.diagnostics, finding))
+    return replace(solution, iterate=check_reliability(iterate))
+
+
+def _describe_coverage(iterate: Iterate, level: float) -> Diagnostic | None:
+    """Return a diagnostic if the coverage on the replicates differs from the level by more than its error."""
+    if iterate.curve is None or not len(iterate.curve.etas):
+        return None
+    difference = float(iterate.coverage) - level
+    if abs(difference) <= CONFIG.n_errors * iterate.curve.coverage_se(level):
+        return None
+    message = f"The {level:g} sets cover {float(iterate.coverage):.3f} of the bootstrap replicates at this eta."
+    severity = Severity.WARNING if difference < -CONFIG.large_deficit * (1 - level) else Severity.INFO
+    return Diagnostic(Code.COVERAGE_OFF_LEVEL, severity, 0, message)
+
+
+def draw_near_matching(solver: Solver, problem: CoverageProblem) -> CoverageProblem:
+    """Return the problem with initial draws near the matching learning rate."""
+    for k in range(CONFIG.max_redraws):
+        assert problem.initial is not None
+        moments = draws_on_data(problem).moments
+        if problem.draws is not None or not is_far(moments, problem.initial.eta):
+            break
+        key, eta = fold_key(problem.key, _REDRAW_STREAM, k), matching_eta(moments.moments)
+        draw = partial(problem.sampler.draw_initial, key, problem.target, eta, None)
+        initial = solver.checkpoint.stage(f"initial draws at the matching eta {k}", draw)
+        problem = replace(problem, target=initial.target, initial=initial)
+    return problem
+
+
+def _with_findings_of(solution: Solution, iterate: Iterate) -> Solution:
+    """Return a solution with the diagnostics of an earlier one before its own."""
+    known = set(solution.iterate.diagnostics)
+    earlier = tuple(finding for finding in iterate.diagnostics if finding not in known)
+    final = replace(solution.iterate, diagnostics=(*earlier, *solution.iterate.diagnostics))
+    return replace(solution, iterate=check_reliability(final))

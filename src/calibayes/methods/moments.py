@@ -1,0 +1,232 @@
+r"""The Hessian of the risk and the sandwich covariance, from draws of the posterior on the data.
+
+With $H$ the Hessian of the risk $\sum_i r_i$ at the estimate and $J = \sum_i g_i g_i^\top$ the summed outer products of
+the gradients of the losses, the posterior covariance is $\Sigma = H^{-1} / \eta$ and the covariance of the estimate is
+the sandwich $V = H^{-1} J H^{-1}$ (Huber 1967). Draws give $H^{-1} = \eta\Sigma$, and their covariance with the loss of
+observation i gives $I_i = -H^{-1} g_i$ (`calibayes._core.sandwich`), so that $V = \sum_i I_i I_i^\top$ needs no
+derivative. Where observations are dependent, $J$ consists of sums over clusters or blocks of consecutive observations.
+
+References
+----------
+Huber (1967), The behavior of maximum likelihood estimates under nonstandard conditions, Fifth Berkeley Symposium.
+Liang and Zeger (1986), Longitudinal data analysis using generalized linear models, Biometrika 73 (clusters).
+Künsch (1989), The jackknife and the bootstrap for general stationary observations, Annals of Statistics 17 (blocks).
+Newey and West (1987), A simple, positive semi-definite, heteroskedasticity and autocorrelation consistent covariance
+matrix, Econometrica 55.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from calibayes._core.particles import Particles
+from calibayes._core.sandwich import influences_on
+from calibayes._core.target import Target
+from calibayes.bootstrap import Block, Bootstrap, Cluster
+
+
+@dataclass(frozen=True)
+class MomentsConfig:
+    """Constants of the moments."""
+
+    n_groups: int = 10
+    """Groups of draws that the jackknife leaves out in turn. The standard error then has a relative error of about
+    1 / sqrt(2 x 9) = 24%, and each group costs one evaluation of the losses at the draws on the data."""
+    max_distance: float = 0.7
+    """Largest distance in log eta between the draws on the data and the learning rate that matches the sandwich: a
+    factor of two. The Hessian of the risk at the estimate is the posterior's inverse covariance over eta for normal
+    posteriors only, so that it is estimated where the posterior has about the width of the sandwich."""
+
+
+CONFIG = MomentsConfig()
+
+
+class LearningRate(NamedTuple):
+    """A learning rate and its simulation standard error."""
+
+    eta: float
+    eta_se: float
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Hessian and sandwich covariance of K parameters.
+
+    Attributes
+    ----------
+    inverse_hessian : ndarray of shape (K, K)
+        Inverse of the Hessian of the risk at the estimate, eta times the posterior covariance. An informative prior
+        adds its curvature, divided by eta, to the Hessian.
+    sandwich : ndarray of shape (K, K)
+        Covariance of the estimate over data sets.
+    """
+
+    inverse_hessian: Float[np.ndarray, "K K"]
+    sandwich: Float[np.ndarray, "K K"]
+
+    def along(self, vector: Float[np.ndarray, " K"]) -> "Moments":
+        """Return the moments of one linear combination of the parameters."""
+        row = vector[None]
+        return Moments(row @ self.inverse_hessian @ row.T, row @ self.sandwich @ row.T)
+
+
+@dataclass(frozen=True)
+class MomentEstimates:
+    """Moments from all draws, and with each group of the draws left out.
+
+    Attributes
+    ----------
+    moments : Moments
+        Moments from all draws.
+    left_out : tuple of Moments
+        Moments without each group in turn, for the jackknife.
+    """
+
+    moments: Moments
+    left_out: tuple[Moments, ...]
+
+    def learning_rate(self, formula: Callable[[Moments], float]) -> LearningRate:
+        """Return a function of the moments with the bias correction and the standard error of the jackknife."""
+        plain, others = formula(self.moments), np.array([formula(moments) for moments in self.left_out])
+        n_groups, mean = len(others), others.mean()
+        corrected = n_groups * plain - (n_groups - 1) * mean
+        error = np.sqrt((n_groups - 1) * np.square(others - mean).mean())
+        return LearningRate(float(corrected if corrected > 0 else plain), float(error))
+
+
+def matching_eta(moments: Moments) -> float:
+    """Return the learning rate at which the posterior covariance equals the sandwich covariance in trace."""
+    dim = len(moments.sandwich)
+    return float(dim / np.trace(np.linalg.solve(moments.inverse_hessian, moments.sandwich)))
+
+
+def shaped(moments: Moments) -> Moments:
+    """Return the moments of a posterior with the shape of the sandwich, and with the same matching learning rate."""
+    return Moments(matching_eta(moments) * moments.sandwich, moments.sandwich)
+
+
+def is_far(estimates: MomentEstimates, eta: float) -> bool:
+    """Return whether draws at `eta`, which gave these moments, are far from the matching learning rate."""
+    return abs(math.log(matching_eta(estimates.moments) / eta)) > CONFIG.max_distance
+
+
+def estimate_moments(target: Target, particles: Particles, eta: float, bootstrap: Bootstrap | None) -> MomentEstimates:
+    """Return the moments of the parameters, in their own coordinates.
+
+    Parameters
+    ----------
+    target : Target
+        Target of the calibration.
+    particles : Particles
+        Draws of the posterior on the data, in one or more populations.
+    eta : float
+        Learning rate of the draws.
+    bootstrap : Bootstrap or None
+        The bootstrap, which states how observations depend on each other: `Cluster` and `Block`. Observations are
+        independent for all others.
+
+    Raises
+    ------
+    ValueError
+        If the losses do not depend on the parameters, or the run has several processes.
+    """
+    if jax.process_count() > 1:
+        raise ValueError('methods other than "gpc" need the influences of all observations in one process.')
+    on_host = jax.device_get((particles.theta, target.constrained(particles).theta, particles.log_weights))
+    coordinates, theta = (array.reshape(len(array), -1).astype(np.float64) for array in on_host[:2])
+    weights = np.exp(on_host[2].astype(np.float64)).reshape(-1)
+    n = int(target.counts.n)
+
+    def moments_of(kept: np.ndarray) -> Moments:
+        chosen = weights * kept
+        influence, inverse_hessian = influences_on(target, coordinates, theta, chosen / chosen.sum(), eta)
+        values = np.asarray(jax.device_get(influence.values), np.float64)[:, :n]
+        sandwich = sum_of_outer_products(values, bootstrap)
+        if not (np.isfinite(sandwich).all() and np.trace(sandwich) > 0):
+            raise ValueError(
+                "the losses do not vary with the parameters near the estimate, so that no formula applies."
+            )
+        return Moments(inverse_hessian, sandwich)
+
+    everything = np.ones(len(weights))
+    groups = np.array_split(np.arange(len(weights)), CONFIG.n_groups)
+    left_out = tuple(moments_of(np.where(np.isin(np.arange(len(weights)), group), 0.0, 1.0)) for group in groups)
+    return MomentEstimates(moments_of(everything), left_out)
+
+
+def sum_of_outer_products(
+    influences: Float[np.ndarray, "K N"], bootstrap: Bootstrap | None
+) -> Float[np.ndarray, "K K"]:
+    """Return the covariance of the sum of influences over data sets, for the dependence that a bootstrap preserves.
+
+    Parameters
+    ----------
+    influences : ndarray of shape (K, N)
+        Influence of every observation on K means.
+    bootstrap : Bootstrap or None
+        `Cluster`: sums over clusters. `Block`: sums over all blocks of consecutive observations, which is the
+        estimator of Newey and West with triangular weights. Others: independent observations.
+    """
+    if isinstance(bootstrap, Cluster):
+        groups = np.asarray(bootstrap.groups)
+        sums = np.stack([np.bincount(groups, row, bootstrap.n_groups) for row in influences])
+        return sums @ sums.T
+    if isinstance(bootstrap, Block):
+        n, length = influences.shape[1], int(bootstrap.length)
+        wrapped = np.concatenate([influences, influences[:, : length - 1]], 1) if bootstrap.circular else influences
+        totals = np.concatenate([np.zeros((len(influences), 1)), np.cumsum(wrapped, 1)], 1)
+        sums = totals[:, length:] - totals[:, :-length]
+        return sums @ sums.T * (n / (length * sums.shape[1]))
+    return influences @ influences.T
+
+
+class Draws(NamedTuple):
+    """Draws of the posterior on the data, in one or more populations, and their learning rate."""
+
+    particles: Particles
+    eta: float
+
+
+@dataclass(frozen=True)
+class DataDraws:
+    """Draws of the posterior on the data, and the moments that they give.
+
+    Attributes
+    ----------
+    target : Target
+        Target of the calibration.
+    candidates : tuple of Draws
+        Draws at one or more learning rates. The first that are near the matching learning rate are used, else the last.
+    bootstrap : Bootstrap or None
+        The bootstrap, which states how observations depend on each other.
+    has_sandwich_shape : bool
+        Whether draws are reported with the shape of the sandwich. The matching learning rate of all parameters together
+        is then that of each of them.
+    """
+
+    target: Target
+    candidates: tuple[Draws, ...]
+    bootstrap: Bootstrap | None
+    has_sandwich_shape: bool = False
+
+    @property
+    def n(self) -> int:
+        """Number of observations."""
+        return int(self.target.counts.n)
+
+    @cached_property
+    def moments(self) -> MomentEstimates:
+        """The moments, which are computed when they are first needed."""
+        for particles, eta in self.candidates:
+            moments = estimate_moments(self.target, particles, eta, self.bootstrap)
+            if not is_far(moments, eta):
+                break
+        if not self.has_sandwich_shape:
+            return moments
+        return MomentEstimates(shaped(moments.moments), tuple(map(shaped, moments.left_out)))

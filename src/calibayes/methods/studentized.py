@@ -1,0 +1,253 @@
+r"""Generalized posterior calibration of a studentized statistic.
+
+On replicate b the set at learning rate $\eta$ contains the estimate if $\eta$ is at most the replicate's critical eta
+$\eta_b^*$. GPC takes a quantile of the critical etas, the same for every data set. But the learning rate that a data
+set needs varies with its own sandwich covariance. The ratio $\eta_b^* / \eta_b^m$ to the replicate's matching learning
+rate $\eta_b^m = K / \mathrm{tr}(H_b^{-1} J_b)$ is, to first order, free of unknown quantities, like a t statistic, so
+that the bootstrap estimates its quantile with a smaller error. The learning rate is $\eta^m$ of the data times that
+quantile.
+
+References
+----------
+Hall (1988), Theoretical comparison of bootstrap confidence intervals, Annals of Statistics 16, 927-953.
+Beran (1988), Prepivoting test statistics: a bootstrap view of asymptotic refinements, Journal of the American
+Statistical Association 83, 687-697.
+"""
+
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import ClassVar
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from calibayes._backend.functions import host_array
+from calibayes._core.curve import Curve, quantile_error, quantile_of
+from calibayes._core.particles import Particles, host_moments
+from calibayes._core.scores import cluster_score_products, score_products
+from calibayes._core.status import Status
+from calibayes._core.target import Target
+from calibayes.bootstrap import Block, Bootstrap, Cluster
+from calibayes.methods.base import Method, draws_on_data, stay_at
+from calibayes.methods.moments import DataDraws, LearningRate
+from calibayes.solve.bracket import Bracket
+from calibayes.solve.iterate import Iterate
+from calibayes.solve.marginals import marginal_curves
+from calibayes.solve.problem import CoverageProblem
+from calibayes.solve.solver import Solution, Solver
+from calibayes.solve.verify import verify
+
+
+@dataclass(frozen=True)
+class StudentizedConfig:
+    """Constants of the studentized calibration."""
+
+    max_ratio: float = 3.0
+    """Largest ratio between the matching learning rates from derivatives and from covariances of the losses with the
+    parameters. They agree up to Monte Carlo error for losses with a derivative almost everywhere; the derivative of a
+    0-1 loss is zero."""
+    max_moves: int = 4
+    """Times that the particles are moved to the studentized learning rate. The Hessians are estimated from posteriors
+    at the learning rate of the particles, and depend on it where posteriors are not normal; one move usually
+    suffices."""
+    level_resolution: float = 5e-4
+    """Half the resolution of a critical level where the effective sample size is unknown: that of 1,000 particles."""
+    inner_share: float = 0.75
+    """Share of a curve's half-width within which the learning rate of an interval is accepted, as for intervals by
+    GPC (`calibayes.solve.marginals`)."""
+
+
+CONFIG = StudentizedConfig()
+
+
+class StudentizedGPC(Method):
+    """Generalized posterior calibration of a studentized statistic, `method="gpc-studentized"`.
+
+    Targets coverage of the true parameter, with a correction for the error of the estimated covariance. The learning
+    rate is the matching learning rate of the data times the quantile, over bootstrap replicates, of the critical eta of
+    a replicate relative to the matching learning rate of the same replicate.
+
+    Notes
+    -----
+    Costs little more than GPC: one gradient of each loss per replicate. Second-order correct where GPC is first-order,
+    so that its sets are somewhat wider for few observations per parameter, and the sets on the replicates cover more
+    than the level. It needs a loss with a derivative almost everywhere, and is not available for blocks of dependent
+    observations. It relies on posteriors that are near normal.
+
+    References
+    ----------
+    Hall (1988), Theoretical comparison of bootstrap confidence intervals, Annals of Statistics 16, 927-953.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> cb.methods.StudentizedGPC().name
+    'gpc-studentized'
+    """
+
+    name: ClassVar[str] = "gpc-studentized"
+
+    def check(self, bootstrap):
+        if isinstance(bootstrap, Block):
+            raise ValueError(
+                'method "gpc-studentized" is not available for bootstrap.Block: the counts of a replicate '
+                'do not determine its blocks. Use method="matching" or "gpc".'
+            )
+
+    def solve(self, solver, problem, eta):
+        _require_derivative(problem, draws_on_data(problem))
+        verified = verify(solver, solver.solve_from_initial(problem, eta))
+        return replace(verified, solution=self._studentize(solver, verified.solution))
+
+    def resolve(self, solver, problem, iterate, draws):
+        _require_derivative(problem, draws)
+        solver = replace(solver, rule=Bracket())
+        if iterate.curve is not None and iterate.status is Status.CONVERGED:
+            return self._studentize(solver, Solution(problem, iterate, ()))
+        start = solver.start_at(iterate.state, iterate.sampled_eta)
+        return self._studentize(solver, solver.search(problem, start, "search", "solution"))
+
+    def _studentize(self, solver: Solver, solution: Solution) -> Solution:
+        """Move to the studentized learning rate, until it is close to where the Hessians were estimated."""
+        problem, trace = solution.problem, solution.trace
+        if solution.iterate.status is not Status.CONVERGED:
+            return solution
+        direction = problem.region.direction(problem.target.dim)
+        dim = problem.target.dim if direction is None else 1
+        for move in range(CONFIG.max_moves):
+            iterate = solution.iterate
+            assert iterate.curve is not None
+            matching = _replicate_moments(problem, iterate).matching(direction)
+            rate = _studentized(iterate.curve, problem.level, matching, dim)
+            stage = f"studentized {move}"
+            solution = stay_at(solver, problem, iterate, rate, stage)
+            trace += tuple(replace(one, iteration=len(trace) + one.iteration) for one in solution.trace)
+            if not solution.trace or solution.iterate.status is not Status.COMPUTED:
+                break
+        return replace(solution, trace=trace)
+
+    def interval_rates(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
+        moments = _replicate_moments(problem, iterate)
+        curves, _ = marginal_curves(problem, iterate, level, vectors)
+        rates = [_studentized(curve, level, moments.matching(v), 1) for curve, v in zip(curves, vectors, strict=True)]
+        reach = CONFIG.inner_share * iterate.half_width
+        return [rate if _is_within(rate, iterate.sampled_eta, reach) else None for rate in rates]
+
+
+@dataclass(frozen=True)
+class _ReplicateMoments:
+    """Inverse Hessians and sandwich covariances of the data, at index 0, and of the replicates."""
+
+    inverse_hessians: Float[np.ndarray, "B K K"]
+    sandwiches: Float[np.ndarray, "B K K"]
+
+    def matching(self, vector: Float[np.ndarray, " K"] | None) -> Float[np.ndarray, " B"]:
+        """Return the matching learning rates, those of the interval of one linear combination if given."""
+        with np.errstate(divide="ignore"):
+            if vector is not None:
+                return (self.inverse_hessians @ vector @ vector) / (self.sandwiches @ vector @ vector)
+            ratios = np.linalg.solve(self.inverse_hessians, self.sandwiches)
+            return self.sandwiches.shape[-1] / np.trace(ratios, axis1=1, axis2=2)
+
+
+def _replicate_moments(problem: CoverageProblem, iterate: Iterate) -> _ReplicateMoments:
+    """Return the moments of the data and of all replicates at the learning rate of the particles."""
+    target, eta = problem.target, iterate.sampled_eta
+    particles, data = iterate.state.particles, problem.sampler.data(iterate.state)
+    means, covariances = _moments_with_data(target, particles, data)
+    inverse_hessians, scores = eta * covariances, _score_products(target, means, problem.bootstrap)
+    sandwiches = inverse_hessians @ scores @ inverse_hessians
+    if problem.shape is not None:
+        shaped = problem.reported_target(particles).shaped(particles)
+        inverse_hessians = eta * _moments_with_data(target, shaped, problem.reported_data(data))[1]
+    return _ReplicateMoments(inverse_hessians, sandwiches)
+
+
+def _moments_with_data(
+    target: Target, particles: Particles, data: Particles
+) -> tuple[Float[np.ndarray, "K B"], Float[np.ndarray, "B K K"]]:
+    """Return means and covariances of all replicates, those of the data from all draws on them."""
+    means, covariances = host_moments(target.constrained(particles))
+    means[:, :1], covariances[:1] = host_moments(target.constrained(data))
+    return means, covariances
+
+
+def _score_products(
+    target: Target, means: Float[np.ndarray, "K B"], bootstrap: Bootstrap | None
+) -> Float[np.ndarray, "B K K"]:
+    if isinstance(bootstrap, Cluster):
+        if target.mesh is not None:
+            raise ValueError('method "gpc-studentized" with bootstrap.Cluster needs a single device.')
+        products = cluster_score_products(target, host_array(means), bootstrap.groups, bootstrap.n_groups)
+    else:
+        products = score_products(target, host_array(means))
+    return np.asarray(jax.device_get(products), np.float64)
+
+
+def _require_derivative(problem: CoverageProblem, draws: DataDraws) -> None:
+    """Raise an error if the derivative of the loss does not describe how the loss varies with the parameters."""
+    moments = draws.moments.moments
+    data = problem.target.replicate(0)
+    mean = _mean_of(problem.target, draws.candidates[0].particles)
+    scores = _score_products(data, mean[:, None], problem.bootstrap)[0]
+    by_derivative = float(np.trace(moments.inverse_hessian @ scores))
+    by_covariance = float(np.trace(np.linalg.solve(moments.inverse_hessian, moments.sandwich)))
+    if not 1 / CONFIG.max_ratio < by_derivative / by_covariance < CONFIG.max_ratio:
+        raise ValueError(
+            'method "gpc-studentized" needs a loss with a derivative. The derivative of this loss does not agree with '
+            f"its differences: tr(H^-1 J) is {by_derivative:.3g} by derivatives and {by_covariance:.3g} without. "
+            'Use method="gpc" or "matching".'
+        )
+
+
+def _mean_of(target: Target, particles: Particles) -> Float[np.ndarray, " K"]:
+    """Return the posterior mean of the parameters over all populations."""
+    return host_moments(target.constrained(particles))[0].mean(1)
+
+
+def _is_within(rate: LearningRate, eta: float, distance: float) -> bool:
+    """Return whether a learning rate with a known error is within a distance of `eta`, in log eta."""
+    known = 0 < rate.eta < np.inf and np.isfinite(rate.eta_se)
+    return bool(known and abs(np.log(rate.eta / eta)) <= distance)
+
+
+def _studentized(curve: Curve, level: float, matching: Float[np.ndarray, " B"], dim: int) -> LearningRate:
+    """Return the matching eta of the data times the quantile of the replicates' critical eta relative to their own.
+
+    `dim` is the number of parameters that the sets are about.
+    """
+    ordered = np.sort(_extrapolated_critical_etas(curve, level, dim) / matching[1:])
+    factor = quantile_of(ordered, level)
+    error = quantile_error(ordered, level, curve.coverage_se(level))
+    return LearningRate(float(matching[0] * factor), float(matching[0] * error))
+
+
+def _extrapolated_critical_etas(curve: Curve, level: float, dim: int) -> Float[np.ndarray, " B"]:
+    """Return the critical etas; those off the curve are extrapolated as if posteriors were normal.
+
+    The critical level of a normal posterior is the probability that a chi-squared variable is at most eta times a
+    squared distance. A critical level of one, or zero, is moved inside by half of its resolution.
+    """
+    critical = curve.critical_etas(level).copy()
+    for off_curve, edge in ((critical == 0, 0), (critical == np.inf, -1)):
+        for b in np.flatnonzero(off_curve):
+            smallest = 0.5 / curve.ess[edge] if np.isfinite(curve.ess[edge]) else CONFIG.level_resolution
+            edge_level = float(np.clip(curve.critical_levels[edge, b], smallest, 1 - smallest))
+            if np.isfinite(edge_level):
+                critical[b] = (
+                    curve.etas[edge] * chi_squared_quantile(level, dim) / chi_squared_quantile(edge_level, dim)
+                )
+    return critical
+
+
+def chi_squared_quantile(probability: float, dim: int) -> float:
+    """Return a quantile of the chi-squared distribution, exact for one degree of freedom.
+
+    Otherwise by the cube root transformation of Wilson and Hilferty (1931), which is accurate to 2% for probabilities
+    above one half.
+    """
+    if dim == 1:
+        return NormalDist().inv_cdf(0.5 + 0.5 * probability) ** 2
+    variance = 2 / (9 * dim)
+    return dim * max(1 - variance + NormalDist().inv_cdf(probability) * variance**0.5, 1e-3) ** 3
