@@ -74,7 +74,7 @@ def _kills(stored: dict[str, Any]) -> list[str]:
 
 
 def _soak(stored: dict[str, Any]) -> list[str]:
-    same, new = stored["same shape"], stored["new shapes"]
+    same, new, default = stored["same shape"], stored["new shapes"], stored["default settings"]
     rows = [
         ["calibrations of new data of one shape", f"{same['calibrations']:,}"],
         [f"memory after the first {same['warm_up']}, MB", f"{same['memory_first_mb']:,}"],
@@ -87,6 +87,11 @@ def _soak(stored: dict[str, Any]) -> list[str]:
         ["memory maps allowed by the system", f"{new['max_maps']:,}"],
         ["number of times that compiled programs were dropped", f"{new['drops']:,}"],
         ["largest memory, MB", f"{new['most_memory_mb']:,}"],
+        ["calibrations of a new shape each with the default settings", f"{default['shapes']:,}"],
+        ["memory after the first, MB", f"{default['memory_first_mb']:,}"],
+        ["memory after the last, MB", f"{default['memory_last_mb']:,}"],
+        ["largest memory between calibrations, MB", f"{default['most_memory_mb']:,}"],
+        ["largest memory during a calibration, MB", f"{default['peak_memory_mb']:,}"],
     ]
     return [
         "## Long runs",
@@ -94,7 +99,11 @@ def _soak(stored: dict[str, Any]) -> list[str]:
         f"{same['max_growth']:.0%} after the first {same['warm_up']} calibrations. A function may be compiled again "
         "for arguments of the same shapes if another caller uses other static arguments, but by at most "
         f"{same['max_compilations']} calibrations. In the second part, compiled programs are dropped at "
-        f"{new['map_share']:.0%} of the allowed memory maps, earlier than by default.",
+        f"{new['map_share']:.0%} of the allowed memory maps, earlier than by default. In the third part, the memory of "
+        f"a session with {default['shapes']} shapes (up to 4,500 observations and 10 parameters, 2,000 replicates) may "
+        f"reach {default['max_memory_mb']:,} MB between calibrations: compiled programs that have not been used for "
+        "the longest time are dropped, and freed memory is returned to the system. During a calibration, the particles of "
+        "all replicates come on top.",
         Table(["quantity", "measured"], rows).markdown(),
         f"On {stored['device']}; jax {stored['jax_version']}, Python {stored['python_version']}.",
     ]

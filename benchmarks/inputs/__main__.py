@@ -22,7 +22,6 @@ from benchmarks.common import RESULTS, write_json
 from benchmarks.inputs import files, invalid, losses, unusual
 from benchmarks.inputs.outcome import Outcome, attempt, no_sampler
 from calibayes._backend.versions import versions
-from calibayes._core.status import Code
 
 _SHARE_OF_DATA = 0.6
 """Share of the time for unusual data; the rest is for user-defined losses, each of which is compiled."""
@@ -79,8 +78,6 @@ def check_unusual(examples: int, minutes: float = np.inf) -> dict[str, dict[str,
     """
     start = time.perf_counter()
     usual = unusual.run()
-    with jax.enable_x64(True):
-        usual_in_double = unusual.run()
     counts: dict[str, Counter[str]] = {}
 
     def check(example: unusual.Unusual, share: float) -> None:
@@ -88,10 +85,7 @@ def check_unusual(examples: int, minutes: float = np.inf) -> dict[str, dict[str,
             return
         outcome = attempt(example.call)
         assert outcome.kind != "wrong", f"{example!r}: {outcome.message}"
-        in_double = outcome.result is not None and Code.DOUBLE_PRECISION in {
-            finding.code for finding in outcome.result.diagnostics
-        }
-        _require_known_answer(example, outcome, usual_in_double if in_double else usual)
+        _require_known_answer(example, outcome, usual)
         counts.setdefault(example.kind, Counter())[outcome.kind] += 1
 
     for_each(examples, unusual.unusual_calls(), lambda example: check(example, _SHARE_OF_DATA))

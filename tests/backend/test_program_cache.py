@@ -219,3 +219,13 @@ def test_name_depends_on_the_versions(monkeypatch):
     assert importlib.metadata.version("jax") in program_cache._environment()
     monkeypatch.setattr(jax, "__version__", "0.0")
     assert program_cache.name_of("text") != name
+
+
+def test_programs_that_differ_in_unused_arguments_are_not_confused(folder):
+    """A lowered program does not mention the shape of an argument that it does not use."""
+    first = jit(lambda x, unused: 2 * x)
+    first(np.ones(2, np.float32), np.ones(3, np.float32))
+    clear_programs()
+    second = jit(lambda x, unused: 2 * x)
+    np.testing.assert_array_equal(second(np.ones(2, np.float32), np.ones(5, np.float32)), [2.0, 2.0])
+    assert len(list(folder.iterdir())) == 2

@@ -160,6 +160,14 @@ def test_data_whose_squares_leave_single_precision_are_calibrated_in_double(x_un
         PrecisionCheck(model(), data).check_range(target)
 
 
+@pytest.mark.parametrize("scale", [1e20, 1e-20, [1.0, 1e25]])
+def test_priors_whose_squared_scales_leave_single_precision_are_used_in_double(scale):
+    wide = model(prior=cb.priors.Normal(scale=scale))
+    target = make_target(wide, (X, Y), np.ones((2, N)), 2)
+    with pytest.raises(PrecisionError, match="scales of the prior"):
+        PrecisionCheck(wide, (X, Y)).check_range(target)
+
+
 def test_usual_units_are_calibrated_in_single_precision():
     for loss, unit in [(cb.losses.Quantile(0.5), 1e12), (cb.losses.Squared(), 1e6), (cb.losses.Squared(), 1e-6)]:
         data = (X, Y * unit)

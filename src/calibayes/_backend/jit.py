@@ -242,7 +242,8 @@ class Program:
                 future.set_result(executable)
                 return executable.shapes()
             lowered, structure, statics = self._lower(args)
-            name = name or program_cache.name_of(lowered.as_text() if program_cache.is_enabled() else "")
+            if name is None:
+                name = program_cache.name_of(_describe(lowered) if program_cache.is_enabled() else "")
             finish = partial(_compile, lowered, structure, statics, name, args, self._light)
             if in_background:
                 _executor().submit(self._finish, key, future, finish)
@@ -363,6 +364,12 @@ def _compile(
         skeleton = structure.unflatten(list(range(len(statics)))), [leaf is _ARRAY for leaf in statics]
         program_cache.write(name, compiled, (skeleton, [None if leaf is _ARRAY else leaf for leaf in statics]), args)
     return _Executable(compiled, structure, statics)
+
+
+def _describe(lowered: jax.stages.Lowered) -> str:
+    """Return the text of a lowered program with the shapes of all arguments; the text omits those it does not use."""
+    shapes = [(info.shape, str(info.dtype)) for info in jax.tree.leaves(lowered.args_info)]
+    return f"{shapes}\n{lowered.as_text()}"
 
 
 def _compile_light(lowered: jax.stages.Lowered) -> jax.stages.Compiled:

@@ -42,9 +42,10 @@ class MemoryConfig:
     """Share of the allowed memory maps above which compiled programs are dropped. The programs of one calibration take
     a few per cent of the limit, so the remaining 0.4 are a wide margin. Order-of-magnitude choice; `python -m
     benchmarks.soak` runs many shapes against it."""
-    max_programs: int = 200
-    """Number of compiled programs above which some are dropped. A calibration uses about 20 for each shape of data, and
-    they take about 30 MB; `python -m benchmarks.soak --only "default settings"` measures the memory of 60 shapes."""
+    max_programs: int = 100
+    """Number of compiled programs above which some are dropped. A calibration uses about 20 for each shape of data, 40
+    with further questions, and each takes about 1.4 MB. `python -m benchmarks.soak --only "default settings"` measures
+    the memory of 60 shapes."""
     kept_share: float = 0.6
     """Share of `max_programs` that remain: those that were called last."""
     meminfo: Path = Path("/proc/meminfo")

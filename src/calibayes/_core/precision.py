@@ -93,9 +93,16 @@ class PrecisionCheck:
                 )
 
     def _magnitudes(self, target: Target) -> dict[str, float]:
-        """Return the largest absolute values of data, parameters and losses, by name."""
+        """Return the largest absolute values of data, parameters and losses, and the scales of the prior, by name."""
         # On several devices no process holds all losses.
         losses = {} if target.mesh is not None else {"losses": float(np.abs(np.asarray(target.reference_loss)).max())}
+        scale = getattr(target.prior, "scale", None)
+        if isinstance(scale, jax.Array):
+            # Densities divide by its square.
+            losses |= {
+                "scales of the prior": float(scale.max()),
+                "the smallest scales of the prior": float(scale.min()),
+            }
         if not isinstance(target.loss, LinearLoss):
             leaves = [leaf for leaf in jax.tree.leaves(self._data) if leaf.dtype.kind == "f"]
             return {"data": max((float(np.abs(leaf).max()) for leaf in leaves), default=0.0), **losses}

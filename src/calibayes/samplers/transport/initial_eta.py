@@ -31,14 +31,18 @@ def initial_eta(target: Target, initial: InitialDraws, region: Region, level: fl
 def _eta_factor(
     draws: Float[np.ndarray, "K M"], shifts: Float[np.ndarray, "K B"], region: Region, level: float
 ) -> float:
-    """Return the factor of eta by which sets around centred draws would cover shifts at `level`."""
+    """Return the factor of eta by which sets around centred draws would cover shifts at `level`; NaN if unknown."""
     normal_width = NormalDist().inv_cdf(0.5 * (1 + level))
     if isinstance(region, Interval | Linear):
         vector = np.eye(len(draws))[region.index] if isinstance(region, Interval) else np.asarray(region.vector)
         draws, shifts = (vector @ draws)[None], (vector @ shifts)[None]
     sd = draws.std(1, keepdims=True)
     if isinstance(region, HPD | Ellipsoid):
-        whiten = np.linalg.pinv(np.linalg.cholesky(np.atleast_2d(np.cov(draws))))
+        try:
+            whiten = np.linalg.pinv(np.linalg.cholesky(np.atleast_2d(np.cov(draws))))
+        except np.linalg.LinAlgError:
+            # Singular up to rounding, as where parameters have very different scales.
+            return np.nan
         distances = np.linalg.norm(whiten @ shifts, axis=0)
         width = np.quantile(np.linalg.norm(whiten @ draws, axis=0), level)
     elif isinstance(region, Box | Simultaneous | Interval | Linear):
