@@ -266,7 +266,7 @@ def test_interrupt_during_the_audit_keeps_the_result(monkeypatch):
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(verify_module, "audit", interrupted)
-    with pytest.warns(cb.NotConvergedWarning, match="The audit was interrupted"):
+    with pytest.warns(cb.NotConvergedWarning, match="The audit did not end"):
         stopped = cb.calibrate(model, data, seed=0, **AUTO)
     assert stopped.status is cb.Status.INTERRUPTED
     assert codes(stopped)[-1] is cb.Code.NOT_AUDITED

@@ -51,7 +51,7 @@ def no_sampler() -> Iterator[None]:
 
     # Programs that are compiled in the background would count as compiled by a later call.
     module = sys.modules["calibayes.calibrate"]
-    with patch.object(Solver, "solve", accept), patch.object(module, "prefetch_programs", lambda _: None):
+    with patch.object(Solver, "draw_initial", accept), patch.object(module, "prefetch_programs", lambda _: None):
         yield
 
 

@@ -141,7 +141,7 @@ def test_auto_is_right_where_transport_is_wrong(kind):
         return
     # A warning that many replicates are repaired may come first.
     message = warned[-1]
-    assert "every replicate was sampled by SMC from the prior" in findings[Code.FALLBACK].message
+    assert "All replicates were therefore sampled again by SMC" in findings[Code.FALLBACK].message
     assert Code.AUDIT_FAILED in findings or Code.NO_CROSSING in findings
     serious = [diagnostic.message for diagnostic in result.diagnostics if diagnostic.severity >= Severity.WARNING]
     assert message == f"calibration: {' '.join(serious)}"

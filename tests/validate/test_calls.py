@@ -57,10 +57,10 @@ def _without_type_checker(monkeypatch):
 def calibrate(monkeypatch, _without_type_checker):
     """`calibrate` with a solver that fails when it is reached."""
 
-    def solve(*args, **kwargs):
+    def draw_initial(*args, **kwargs):
         raise AssertionError("the solver was started")
 
-    monkeypatch.setattr(Solver, "solve", solve)
+    monkeypatch.setattr(Solver, "draw_initial", draw_initial)
 
     def run(model=MODEL, data=(X, Y), **options):
         return cb.calibrate(model, data, **({"seed": 0, "progress": False, "bootstrap": 100} | options))

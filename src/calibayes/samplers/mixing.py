@@ -155,7 +155,8 @@ def _require_lower_bound(target: Target, particles: Particles, eta: float) -> No
     """Raise an error if the loss keeps falling in the direction of some particle, ever further from zero."""
     theta = np.asarray(particles.theta)
     risks = [particles.risk, *(evaluate(target, host_array(scale * theta)).risk for scale in CONFIG.bound_scales)]
-    falls = -np.diff(np.array([np.asarray(risk, np.float64) for risk in risks]), axis=0)
+    with np.errstate(invalid="ignore"):
+        falls = -np.diff(np.array([np.asarray(risk, np.float64) for risk in risks]), axis=0)
     unbounded = (falls[:-1] > 0) & (falls[1:] > CONFIG.fall_ratio * falls[:-1])
     # At the largest factor at which the loss is finite.
     last = np.isfinite(falls).sum(0) - 2

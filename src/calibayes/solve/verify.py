@@ -125,7 +125,11 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
         "The first sampler was unreliable. All replicates were therefore sampled again by "
         f"{type(sampler).__name__}, which starts from the prior."
     )
-    second = _add(second, Code.FALLBACK, message)
+    return _verify_fallback(solver, _add(second, Code.FALLBACK, message))
+
+
+def _verify_fallback(solver: Solver, second: Solution) -> Verified:
+    """Audit the answer of the fallback sampler."""
     not_mixed_only = _errors(second.iterate) == {Code.NOT_MIXED}
     succeeded = second.iterate.status is not None and second.iterate.status.is_success
     if not succeeded and not not_mixed_only:
@@ -137,7 +141,7 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
         second = _add(second, Code.AUDIT_FAILED, message, Severity.ERROR)
         second = replace(second, iterate=check_reliability(second.iterate))
     elif outcome is not None and not_mixed_only and outcome.reproducible:
-        status = Status.COMPUTED if isinstance(rule, Stay) else Status.CONVERGED
+        status = Status.COMPUTED if isinstance(solver.rule, Stay) else Status.CONVERGED
         second = replace(second, iterate=_accept_not_mixed(second.iterate, status))
     return Verified(second, audited=outcome is not None and not outcome.failed, fell_back=True)
 

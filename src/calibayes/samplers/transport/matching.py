@@ -107,7 +107,7 @@ def _sample(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Partic
         except jax.errors.JaxRuntimeError:
             # Such as exhausted memory, which sampling with all observations would not avoid.
             raise
-        except RuntimeError:
+        except (RuntimeError, ValueError):
             # Sampling on the subsample failed, perhaps because informative observations are rare: use all of them.
             return _sample_to_match(match_key, target, n_particles)
         populations = population_target(target.recentre(posterior_mean(subsample, particles)))
