@@ -102,8 +102,8 @@ def _soak(stored: dict[str, Any]) -> list[str]:
         f"{new['map_share']:.0%} of the allowed memory maps, earlier than by default. In the third part, the memory of "
         f"a session with {default['shapes']} shapes (up to 4,500 observations and 10 parameters, 2,000 replicates) may "
         f"reach {default['max_memory_mb']:,} MB between calibrations: compiled programs that have not been used for "
-        "the longest time are dropped, and freed memory is returned to the system. During a calibration, the particles of "
-        "all replicates come on top.",
+        "the longest time are dropped, and freed memory is returned to the system. During a calibration, the particles "
+        "of all replicates come on top.",
         Table(["quantity", "measured"], rows).markdown(),
         f"On {stored['device']}; jax {stored['jax_version']}, Python {stored['python_version']}.",
     ]

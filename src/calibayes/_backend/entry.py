@@ -16,7 +16,8 @@ def entry_point() -> Iterator[None]:
 
     Also a decorator. NaN and infinity are ordinary values in a calibration: a loss of infinity is a density of zero.
     `jax_debug_nans` and `jax_debug_infs` would end it with an error about an internal function, and without compilation
-    (`jax_disable_jit`) it would be too slow to be useful. A NaN of the user's loss is reported by a diagnostic or an error.
+    (`jax_disable_jit`) it would be too slow to be useful. A NaN of the user's loss is reported by a diagnostic or an
+    error.
 
     Raises
     ------
