@@ -123,21 +123,6 @@ def test_programs_that_were_not_called_for_long_are_dropped(monkeypatch):
     assert float(fn(np.zeros(3))[0]) == 3.0
 
 
-def test_freed_memory_is_returned_after_a_compilation(monkeypatch):
-    calls = []
-    monkeypatch.setattr(memory, "_malloc_trim", lambda: calls.append)
-    jit(lambda x: x + 4)(np.zeros(2))
-    memory.release_freed_memory()
-    assert calls == [0]
-    memory.release_freed_memory()
-    assert calls == [0]
-
-
-def test_libraries_without_trimming_are_accepted(monkeypatch):
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: object())
-    assert memory._malloc_trim.__wrapped__() is None
-
-
 def test_maps_are_counted_once_per_interval(no_maps_left):
     """Counting them takes long compared with a small calibration."""
     assert clear_caches_if_full()

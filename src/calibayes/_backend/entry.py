@@ -7,7 +7,8 @@ import jax
 
 from calibayes._backend.distributed import raise_distributed_errors
 from calibayes._backend.fork import require_working_jax
-from calibayes._backend.memory import release_freed_memory
+from calibayes._backend.heap import release_freed_memory
+from calibayes._backend.jit import n_compiled
 
 
 @contextmanager
@@ -27,8 +28,11 @@ def entry_point() -> Iterator[None]:
         If a process of a distributed run was lost.
     """
     require_working_jax()
+    n_before = n_compiled()
     try:
         with jax.debug_nans(False), jax.debug_infs(False), jax.disable_jit(False), raise_distributed_errors():
             yield
     finally:
-        release_freed_memory()
+        # A call that compiles nothing has little to release, and should not wait for it.
+        if n_compiled() > n_before:
+            release_freed_memory()

@@ -30,6 +30,7 @@ import numpy as np
 
 from calibayes._backend import program_cache
 from calibayes._backend.fingerprint import UnstableDigestError, digest
+from calibayes._backend.heap import release_freed_memory
 from calibayes._backend.time_limit import check_time_limit
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,6 +42,9 @@ class JitConfig:
 
     max_threads: int = 16
     """Largest number of programs that are compiled at the same time; never more than there are processors."""
+    release_interval: float = 0.5
+    """Smallest time in seconds between two releases of the memory that compilations leave behind. A release takes
+    20 ms; without any, the memory adds to that of the particles."""
     light_options: tuple[tuple[str, bool], ...] = (("xla_cpu_use_fusion_emitters", False),)
     """Compiler options of a `light` program on a CPU. The older code generator of XLA takes half the time to compile,
     but does not vectorise some functions: the logistic risk took several times as long. Hence it is for programs that
@@ -362,6 +366,7 @@ def _compile(
     if compiled is None:
         compiled = (_compile_light if light and jax.default_backend() == "cpu" else jax.stages.Lowered.compile)(lowered)
         skeleton = structure.unflatten(list(range(len(statics)))), [leaf is _ARRAY for leaf in statics]
+        release_freed_memory(CONFIG.release_interval)
         program_cache.write(name, compiled, (skeleton, [None if leaf is _ARRAY else leaf for leaf in statics]), args)
     return _Executable(compiled, structure, statics)
 

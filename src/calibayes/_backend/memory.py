@@ -9,23 +9,19 @@ compiles about a thousand programs. Linux limits the number of maps per process 
 process when the limit is exceeded: after a few dozen shapes, in a notebook or a cross-validation.
 `clear_caches_if_full` drops compiled programs before that happens. Long before, it drops those that have not been
 called for the longest time, so that the memory of a long session is bounded; the cache on disk makes it fast to read
-them again. The compiler returns its memory to the C library, which keeps it: `release_freed_memory` returns it to the
-system.
+them again.
 """
 
-import ctypes
 import gc
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from calibayes._backend.jit import clear_programs, drop_oldest_programs, n_compiled, n_programs
+from calibayes._backend.jit import clear_programs, drop_oldest_programs, n_programs
 
 
 @dataclass(frozen=True)
@@ -62,8 +58,6 @@ class MemoryConfig:
 
 CONFIG = MemoryConfig()
 
-_n_compiled = 0
-"""Number of programs that had been compiled when freed memory was last returned to the system."""
 _last_check = -float("inf")
 """Time of the last count of memory maps, by `time.monotonic`."""
 
@@ -179,29 +173,6 @@ def clear_caches_if_full(max_share: float | None = None, min_interval: float = 0
         return False
     gc.collect()
     return True
-
-
-def release_freed_memory() -> None:
-    """Return freed memory to the system if programs were compiled since the last call, where the C library can.
-
-    Without new programs there is little to return, and a short calibration should not wait for it.
-    """
-    global _n_compiled
-    if n_compiled() == _n_compiled:
-        return
-    _n_compiled = n_compiled()
-    trim = _malloc_trim()
-    if trim is not None:
-        trim(0)
-
-
-@cache
-def _malloc_trim() -> Callable[[int], int] | None:
-    """Return the function of the GNU C library; None for other libraries."""
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):
-        return None
 
 
 def _lower_bound(n_bytes: int) -> str:
