@@ -256,6 +256,7 @@ def calibrate(
         settings=settings,
         key=draw_key,
         double=double,
+        precision=precision,
     )
     solution = verified.solution
     return Calibration(

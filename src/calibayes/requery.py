@@ -24,7 +24,7 @@ from calibayes._backend.versions import versions
 from calibayes._backend.warnings import CalibrationWarning, NotConvergedWarning
 from calibayes._core.curve import Coverage, Curve
 from calibayes._core.particles import Particles, host_reweight
-from calibayes._core.precision import double_precision
+from calibayes._core.precision import PrecisionCheck, PrecisionError, double_precision
 from calibayes._core.shape import shape_target
 from calibayes._core.status import ABOUT_THE_SAMPLER, Code, Diagnostic, Severity, Status, worst
 from calibayes._core.target import Target, make_target
@@ -99,6 +99,8 @@ class Inputs:
         Map from sampled to reported parameters; None if they are the same.
     double : bool
         Whether the calibration is in double precision although JAX's setting is single precision. Default: False.
+    precision : PrecisionCheck or None
+        Check of the rounding errors. Default: None, no check.
     """
 
     model: GibbsModel
@@ -111,6 +113,7 @@ class Inputs:
     key: PRNGKeyArray
     reparametrization: Reparametrization | None = None
     double: bool = False
+    precision: PrecisionCheck | None = None
 
 
 def _in_own_precision(method: F) -> F:
@@ -239,7 +242,7 @@ class Calibration:
         same = region is self.problem.region and level == self.problem.level
         known = self.iterate if same else replace(self.iterate, curve=None)
         solution = self.method.resolve(solver, problem, known, self.draws)
-        iterate = check_reliability(self._inherit(solution.iterate))
+        iterate = check_reliability(self._check_rounding(self._inherit(solution.iterate)))
         trace = solution.trace or self.trace
         return replace(self, problem=problem, iterate=iterate, trace=trace, search=search)
 
@@ -248,6 +251,17 @@ class Calibration:
     def with_method(self, method: Method) -> "Calibration":
         """Return the calibration by another method, from the same draws and replicates."""
         return replace(self, method=method)._solve_for(self.problem.level, self.problem.region)
+
+    def _check_rounding(self, iterate: Iterate) -> Iterate:
+        """Return an iterate with a diagnostic if rounding errors are too large at its learning rate."""
+        known = any(finding.code is Code.ROUNDING for finding in iterate.diagnostics)
+        try:
+            if self.inputs.precision is not None and not known:
+                self.inputs.precision.check_risk(iterate.eta)
+        except PrecisionError as error:
+            finding = Diagnostic(Code.ROUNDING, Severity.ERROR, 0, str(error).capitalize())
+            return replace(iterate, diagnostics=(*iterate.diagnostics, finding))
+        return iterate
 
     def _inherit(self, iterate: Iterate) -> Iterate:
         """Return an iterate with the diagnostics that are about the sampler."""

@@ -160,7 +160,6 @@ class Program:
         _PROGRAMS.add(self)
 
     def __call__(self, *args: object) -> Any:
-        check_time_limit()
         leaves, structure = jax.tree.flatten(args)
         arrays: list[jax.Array | np.ndarray] = []
         entries: list[Hashable] = []
@@ -177,6 +176,7 @@ class Program:
                 entries.append((type(leaf), leaf))
         if any(getattr(jax.config, name) for name in _DEBUG_SETTINGS):
             return self._call_jax(args)
+        check_time_limit()
         key = (structure, tuple(entries), trace_settings())
         future = self._executables.get(key)
         if future is None or not future.done():

@@ -111,7 +111,9 @@ class Code(StrEnum):
     """The sampler that should have replaced the one that failed, failed too."""
 
 
-ABOUT_THE_SAMPLER = frozenset({Code.NOT_AUDITED, Code.AUDIT_FAILED, Code.FALLBACK, Code.FALLBACK_FAILED})
+ABOUT_THE_SAMPLER = frozenset(
+    {Code.NOT_AUDITED, Code.AUDIT_FAILED, Code.FALLBACK, Code.FALLBACK_FAILED, Code.ROUNDING, Code.DATA_UNRELIABLE}
+)
 """Diagnostics that also hold for another level or region computed from the same particles."""
 
 ABOUT_THE_CROSSING = frozenset(

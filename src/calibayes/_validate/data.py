@@ -202,6 +202,8 @@ def _require_determined(x: np.ndarray, y: np.ndarray, model: GibbsModel) -> None
         if not location or not (_is_exact_fit(x[: 2 * dim + 2], y[: 2 * dim + 2]) and _is_exact_fit(x, y)):
             return
     spread = _prior_spread(model, dim)
+    if not np.isfinite(spread).all():
+        return
     fit = np.linalg.lstsq(x * spread, y)[0]
     if not np.abs(fit).max() < CONFIG.max_relative_fit:
         return

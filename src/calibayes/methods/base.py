@@ -13,17 +13,20 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
+from calibayes._backend.distributed import processes_out_of_sync
 from calibayes._backend.rng import fold_key
-from calibayes._core.status import ABOUT_THE_CROSSING, Code, Diagnostic, Severity, Status
+from calibayes._core.status import ABOUT_THE_CROSSING, ABOUT_THE_SAMPLER, Code, Diagnostic, Severity, Status
 from calibayes.bootstrap import Bootstrap
 from calibayes.methods.moments import DataDraws, Draws, LearningRate, is_far, matching_eta
 from calibayes.samplers.initial import InitialDraws
 from calibayes.solve.iterate import Iterate
 from calibayes.solve.problem import CoverageProblem
-from calibayes.solve.solver import Solution, Solver, check_reliability
+from calibayes.solve.solver import STOPS, Solution, Solver, check_reliability, stopped
 from calibayes.solve.stay import Stay
 from calibayes.solve.verify import Verified, verify
 
+_HAS_PARTICLES = (Status.CONVERGED, Status.COMPUTED, Status.UNRELIABLE)
+"""Status of runs that were not stopped, whose particles on the data can be used."""
 _REDRAW_STREAM = 7
 """Number folded into the key of the search, for independent random streams."""
 
@@ -183,13 +186,21 @@ class Formula(Method):
         rate = self.learning_rate(draws, problem.region.direction(problem.target.dim))
         solver = replace(solver, rule=Stay(rate.eta))
         verified = verify(solver, solver.solve_from_initial(problem, rate.eta))
-        if verified.fell_back and self.uses_moments:
+        if verified.fell_back and self.uses_moments and verified.solution.iterate.status in _HAS_PARTICLES:
             # The initial draws were unreliable, and with them the learning rate.
-            iterate = verified.solution.iterate
-            draws = draws_on_data(replace(problem, initial=_initial_from(verified.solution)))
-            solution = self.resolve(solver, verified.solution.problem, iterate, draws)
-            return replace(verified, solution=_with_findings_of(solution, iterate))
+            return replace(verified, solution=self._resolve_after_fallback(solver, problem, verified.solution))
         return replace(verified, solution=state_error(verified.solution, rate))
+
+    def _resolve_after_fallback(self, solver: Solver, problem: CoverageProblem, first: Solution) -> Solution:
+        """Return the solution at the learning rate that the draws of the fallback sampler give."""
+        draws = draws_on_data(replace(problem, initial=_initial_from(first)))
+        try:
+            second = self.resolve(solver, first.problem, first.iterate, draws)
+        except STOPS as error:
+            if processes_out_of_sync(error):
+                raise
+            return replace(first, iterate=stopped(first.iterate, error))
+        return with_earlier_run(second, first)
 
     def resolve(self, solver, problem, iterate, draws):
         rate = self.learning_rate(draws, problem.region.direction(problem.target.dim))
@@ -223,7 +234,8 @@ def stay_at(
     If the iterate has a coverage curve of this problem which contains the learning rate, nothing is sampled.
     """
     rule = Stay(rate.eta)
-    if iterate.refined and iterate.curve is not None and rule.reaches(iterate.sampled_eta, iterate.half_width):
+    has_curve = iterate.curve is not None and len(iterate.curve.etas) > 0
+    if iterate.refined and has_curve and rule.reaches(iterate.sampled_eta, iterate.half_width):
         kept = tuple(finding for finding in iterate.diagnostics if finding.code not in ABOUT_THE_CROSSING)
         iterate = replace(problem.at_eta(iterate, rate.eta), status=Status.COMPUTED, diagnostics=kept)
         return state_error(Solution(problem, iterate, ()), rate)
@@ -268,9 +280,12 @@ def draw_near_matching(solver: Solver, problem: CoverageProblem) -> CoverageProb
     return problem
 
 
-def _with_findings_of(solution: Solution, iterate: Iterate) -> Solution:
-    """Return a solution with the diagnostics of an earlier one before its own."""
+def with_earlier_run(solution: Solution, first: Solution) -> Solution:
+    """Return a solution with the trace of an earlier one, and with its diagnostics that are about the sampler."""
     known = set(solution.iterate.diagnostics)
-    earlier = tuple(finding for finding in iterate.diagnostics if finding not in known)
+    earlier = tuple(
+        finding for finding in first.iterate.diagnostics if finding.code in ABOUT_THE_SAMPLER and finding not in known
+    )
     final = replace(solution.iterate, diagnostics=(*earlier, *solution.iterate.diagnostics))
-    return replace(solution, iterate=check_reliability(final))
+    numbered = (replace(record, iteration=len(first.trace) + record.iteration) for record in solution.trace)
+    return replace(solution, iterate=check_reliability(final), trace=(*first.trace, *numbered))

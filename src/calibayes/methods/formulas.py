@@ -12,7 +12,7 @@ import numpy as np
 
 from calibayes._backend.arguments import positive
 from calibayes.methods.base import Formula
-from calibayes.methods.moments import LearningRate, Moments, matching_eta
+from calibayes.methods.moments import LearningRate, Moments, matching_eta, require_full_rank
 
 
 class Matching(Formula):
@@ -160,4 +160,5 @@ def _along(moments: Moments, vector: np.ndarray | None) -> Moments:
 
 def _information_eta(moments: Moments) -> float:
     """Return tr(H J^-1 H) / tr(H); H J^-1 H is the inverse of the sandwich."""
+    require_full_rank(moments)
     return float(np.trace(np.linalg.inv(moments.sandwich)) / np.trace(np.linalg.inv(moments.inverse_hessian)))

@@ -41,7 +41,10 @@ class MomentsConfig:
     max_distance: float = 0.3
     """Largest distance in log eta between the draws on the data and the learning rate that matches the sandwich. The
     Hessian of the risk at the estimate is the posterior's inverse covariance over eta for normal posteriors only: in a
-    median regression of 100 observations, a factor of 1.6 in eta changes the matching learning rate by 10%."""
+    median regression of 100 observations, a factor of 1.6 in eta changed the matching learning rate by about 10%."""
+    min_eigenvalue: float = 1e-9
+    """Smallest eigenvalue of H^-1 J relative to the largest, below which the sandwich is singular: above the rounding
+    error of single precision squared, far below the ratio of any two directions that the data determine."""
 
 
 CONFIG = MomentsConfig()
@@ -104,6 +107,16 @@ def matching_eta(moments: Moments) -> float:
     """Return the learning rate at which the posterior covariance equals the sandwich covariance in trace."""
     dim = len(moments.sandwich)
     return float(dim / np.trace(np.linalg.solve(moments.inverse_hessian, moments.sandwich)))
+
+
+def require_full_rank(moments: Moments) -> None:
+    """Raise an error if the sandwich covariance is singular, as with no more clusters than parameters."""
+    relative = np.linalg.eigvals(np.linalg.solve(moments.inverse_hessian, moments.sandwich)).real
+    if not relative.min() > CONFIG.min_eigenvalue * relative.max():
+        raise ValueError(
+            f"the sandwich covariance of {len(relative)} parameters is singular: there are too few independent "
+            'observations or clusters. Use method="gpc" or "matching", with shape=None.'
+        )
 
 
 def shaped(moments: Moments) -> Moments:

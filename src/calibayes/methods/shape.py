@@ -24,7 +24,7 @@ from calibayes._backend.arguments import display
 from calibayes._core.particles import Particles
 from calibayes._core.sandwich import influences_on
 from calibayes.methods.base import draw_near_matching
-from calibayes.methods.moments import Moments, matching_eta, sum_of_outer_products
+from calibayes.methods.moments import Moments, matching_eta, require_full_rank, sum_of_outer_products
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.solver import Solver
 
@@ -75,6 +75,7 @@ def with_sandwich_shape(solver: Solver, problem: CoverageProblem) -> CoveragePro
 
 def sandwich_map(moments: Moments) -> Float[np.ndarray, "K K"]:
     """Return the matrix that gives the posterior at the matching learning rate the sandwich covariance."""
+    require_full_rank(moments)
     root = _power(matching_eta(moments) * moments.sandwich, 0.5)
     return root @ _power(moments.inverse_hessian, -0.5)
 

@@ -22,6 +22,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from calibayes._backend.distributed import processes_out_of_sync
 from calibayes._backend.functions import host_array
 from calibayes._core.curve import Curve, quantile_error, quantile_of
 from calibayes._core.particles import Particles, host_moments
@@ -29,13 +30,13 @@ from calibayes._core.scores import cluster_score_products, score_products
 from calibayes._core.status import Status
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Bootstrap, Cluster
-from calibayes.methods.base import Method, draws_on_data, stay_at
+from calibayes.methods.base import Method, draws_on_data, stay_at, with_earlier_run
 from calibayes.methods.moments import DataDraws, LearningRate
 from calibayes.solve.bracket import Bracket
 from calibayes.solve.iterate import Iterate
 from calibayes.solve.marginals import marginal_curves
 from calibayes.solve.problem import CoverageProblem
-from calibayes.solve.solver import Solution, Solver
+from calibayes.solve.solver import STOPS, Solution, Solver, stopped
 from calibayes.solve.verify import verify
 
 
@@ -110,7 +111,7 @@ class StudentizedGPC(Method):
 
     def _studentize(self, solver: Solver, solution: Solution) -> Solution:
         """Move to the studentized learning rate, until it is close to where the Hessians were estimated."""
-        problem, trace = solution.problem, solution.trace
+        problem = solution.problem
         if solution.iterate.status is not Status.CONVERGED:
             return solution
         direction = problem.region.direction(problem.target.dim)
@@ -118,14 +119,18 @@ class StudentizedGPC(Method):
         for move in range(CONFIG.max_moves):
             iterate = solution.iterate
             assert iterate.curve is not None
-            matching = _replicate_moments(problem, iterate).matching(direction)
-            rate = _studentized(iterate.curve, problem.level, matching, dim)
-            stage = f"studentized {move}"
-            solution = stay_at(solver, problem, iterate, rate, stage)
-            trace += tuple(replace(one, iteration=len(trace) + one.iteration) for one in solution.trace)
-            if not solution.trace or solution.iterate.status is not Status.COMPUTED:
+            try:
+                matching = _replicate_moments(problem, iterate).matching(direction)
+                rate = _studentized(iterate.curve, problem.level, matching, dim)
+                moved = stay_at(solver, problem, iterate, rate, f"studentized {move}")
+            except STOPS as error:
+                if processes_out_of_sync(error):
+                    raise
+                return replace(solution, iterate=stopped(iterate, error))
+            solution = with_earlier_run(moved, solution)
+            if not moved.trace or solution.iterate.status is not Status.COMPUTED:
                 break
-        return replace(solution, trace=trace)
+        return solution
 
     def interval_rates(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
         moments = _replicate_moments(problem, iterate)
@@ -187,7 +192,9 @@ def _score_products(
 
 def _require_derivative(problem: CoverageProblem, draws: DataDraws) -> None:
     """Raise an error if the derivative of the loss does not describe how the loss varies with the parameters."""
-    moments = draws.moments.moments
+    # The derivative is compared before the draws are mapped to the shape of the sandwich.
+    unshaped = replace(draws, has_sandwich_shape=False) if draws.has_sandwich_shape else draws
+    moments = unshaped.moments.moments
     data = problem.target.replicate(0)
     mean = _mean_of(problem.target, draws.candidates[0].particles)
     scores = _score_products(data, mean[:, None], problem.bootstrap)[0]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from calibayes._backend.distributed import processes_out_of_sync
 from calibayes._backend.rng import fold_key
 from calibayes._backend.warnings import CheckpointError
+from calibayes._core.precision import PrecisionError
 from calibayes._core.status import Code, Diagnostic, Severity, Status, worst
 from calibayes.samplers.audit import Audit, audit
 from calibayes.samplers.importance import can_importance_sample
@@ -104,7 +105,7 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
         failed = _add(unreliable, Code.FALLBACK_FAILED, "The fallback sampler did not end.", Severity.ERROR)
         return Verified(replace(failed, iterate=stopped(failed.iterate, error)), audited=False)
     except (ValueError, RuntimeError) as error:
-        if processes_out_of_sync(error) or isinstance(error, CheckpointError):
+        if processes_out_of_sync(error) or isinstance(error, CheckpointError | PrecisionError):
             raise
         failed = _add(
             unreliable,
@@ -138,6 +139,11 @@ def _verify_fallback(solver: Solver, second: Solution) -> Verified:
     second, outcome = _audit(solver, second, "fallback audit")
     if outcome is not None and outcome.failed:
         message = f"The fallback sampler failed the audit too: {outcome.finding} Do not rely on this eta."
+        second = _add(second, Code.AUDIT_FAILED, message, Severity.ERROR)
+        second = replace(second, iterate=check_reliability(second.iterate))
+    elif outcome is None and any(finding.code is Code.AUDIT_FAILED for finding in second.iterate.diagnostics):
+        # The audit of the first sampler failed, and nothing has confirmed the second one.
+        message = "The fallback sampler could not be audited. Do not rely on this eta."
         second = _add(second, Code.AUDIT_FAILED, message, Severity.ERROR)
         second = replace(second, iterate=check_reliability(second.iterate))
     elif outcome is not None and not_mixed_only and outcome.reproducible:
@@ -189,7 +195,7 @@ def _audit(solver: Solver, solution: Solution, stage: str) -> tuple[Solution, Au
     try:
         return solution, solver.checkpoint.stage(stage, run)
     except (ValueError, RuntimeError) as error:
-        if processes_out_of_sync(error) or isinstance(error, CheckpointError):
+        if processes_out_of_sync(error) or isinstance(error, CheckpointError | PrecisionError):
             raise
         return _add(solution, Code.NOT_AUDITED, f"The audit could not run: {error}"), None
     except STOPS as error:
