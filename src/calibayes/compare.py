@@ -158,8 +158,8 @@ def compare(
     methods : sequence of str or Method, optional
         Methods, as for `calibrate`. Default: "gpc", "gpc-studentized", "matching" and "lyddon-holmes-walker".
     **options
-        Further arguments of `calibrate`, such as `level`, `region`, `bootstrap`, `sampler` and `seed`. A time limit (`max_seconds`) applies to the
-        first method only; the others reuse its draws and replicates.
+        Further arguments of `calibrate`, such as `level`, `region`, `bootstrap`, `sampler` and `seed`. A time limit
+        (`max_seconds`) applies to the first method only; the others reuse its draws and replicates.
 
     Returns
     -------
