@@ -259,6 +259,8 @@ def calibrate(
         precision=precision,
     )
     solution = verified.solution
+    with double_precision(double):
+        draws_of_data = draws_on_data(solution.problem, solution.iterate)
     return Calibration(
         inputs,
         solution.problem,
@@ -268,7 +270,7 @@ def calibrate(
         max_iterations,
         verified.fell_back,
         method,
-        draws_on_data(solution.problem, solution.iterate),
+        draws_of_data,
     ).result()
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from calibayes._backend import program_cache
 from calibayes._backend.functions import Function
@@ -27,12 +28,15 @@ def folder(tmp_path, monkeypatch):
     """Program cache in an empty folder, without JAX's cache and without programs in memory."""
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", None)
+    # JAX keeps the cache that it has opened; programs from it cannot be serialised again.
+    compilation_cache.reset_cache()
     monkeypatch.setattr(program_cache._Setting, "folder", tmp_path / "programs")
     monkeypatch.setattr(program_cache._Setting, "is_set", True)
     clear_programs()
     yield tmp_path / "programs"
     clear_programs()
     jax.config.update("jax_compilation_cache_dir", before)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture
