@@ -169,8 +169,7 @@ def write(name: str, compiled: jax.stages.Compiled, value: object, args: Sequenc
         Arguments of the program, whose static parts are also parts of its value.
     """
     folder = cache_dir()
-    # A program that JAX has read from its own cache cannot be serialised again.
-    if folder is None or jax.config.values["jax_compilation_cache_dir"]:
+    if folder is None:
         return
     with suppress(Exception):
         executable, inputs, outputs = serialize_executable.serialize(compiled)
