@@ -93,7 +93,7 @@ def calibrate(
 ) -> Result:
     """Choose the learning rate eta so that the credible sets at `level` cover as often as they claim.
 
-    Other `method`s set it by a formula.
+    Other values of `method` set it by a formula.
 
     Parameters
     ----------
@@ -108,9 +108,9 @@ def calibrate(
         Credible set: "hpd", "ellipsoid", "box", "simultaneous", or one of `calibayes.regions`. Default: "hpd".
     method : str or Method
         How the learning rate is set: "gpc" solves for the coverage, "matching" and "lyddon-holmes-walker" are formulas,
-        or one of `calibayes.methods`. For the others than "gpc" the coverage is reported, not solved for. Default:
+        or one of `calibayes.methods`. For all but "gpc" the coverage is reported, not solved for. Default:
         "gpc".
-    shape : {None, "sandwich"}
+    shape : str, optional
         "sandwich" maps the draws around their mean so that their covariance has the shape of the sandwich covariance
         (open-faced sandwich), and `method` sets the learning rate of the mapped posterior, so that the intervals of all
         parameters are calibrated by one posterior. It needs a posterior that is near normal. Default: None, the
