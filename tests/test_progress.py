@@ -22,7 +22,7 @@ def test_terminal_shows_iteration_and_phase(stream):
     with LiveLine(True, n_draws=200) as live:
         live.phase("bootstrap replicates")
         live.iteration(3, 1.5, 0.95, 50.0)
-        live.share(0.5)
+        live.fraction_done(0.5)
     text = stream.getvalue()
     assert "iteration   3  eta 1.5  coverage 0.950  ESS  25%" in text
     assert "bootstrap replicates" in text

@@ -58,7 +58,7 @@ class LiveLine(Progress):
     def phase(self, name: str) -> None:
         self._update(phase=name, completed=0.0)
 
-    def share(self, done: float) -> None:
+    def fraction_done(self, done: float) -> None:
         self._update(completed=done)
 
     def iteration(self, number: int, eta: float, coverage: float, ess: float) -> None:

@@ -373,7 +373,7 @@ class Calibration:
     def _move(self, iterate: Iterate, eta: float) -> Iterate | None:
         """Return the iterate at another learning rate; None if the sampler does not reach it."""
         problem = self.problem
-        silent = Progress().share
+        silent = Progress().fraction_done
         state = problem.sampler.move(problem.target, iterate.state, eta, silent)
         try:
             return self._inherit(problem.evaluate(problem.sampler.refine(problem.target, state, silent), eta))
@@ -483,7 +483,7 @@ class Calibration:
         target = target.recentre(problem.target.reference)
         initial = sampler.draw_initial_again(initial_key, target, initial, eta, problem.draws)
         fresh = replace(problem, target=target, labels=None)
-        state = sampler.refine(target, sampler.init(init_key, target, initial, eta), Progress().share)
+        state = sampler.refine(target, sampler.init(init_key, target, initial, eta), Progress().fraction_done)
         iterate = fresh.evaluate(state, eta)
         # Averaged over snapshots, as the calibration's curve is.
         curve = fresh.curve(iterate, fresh.snapshots(state))

@@ -547,7 +547,7 @@ def test_progress_is_reported():
         def phase(self, name):
             events.append(name)
 
-        def share(self, done):
+        def fraction_done(self, done):
             events.append(done)
 
         def iteration(self, number, eta, coverage, ess):

@@ -154,7 +154,7 @@ rewrite(
 )
 rewrite(
     "data_not_checked",
-    "calibayes.samplers.transport.sampler:_check_data",
+    "calibayes.samplers.transport.sampler:_repair_draws_on_data",
     "not degenerate.any()",
     "True",
     "Do not repair degenerate weights on the data.",

@@ -85,7 +85,9 @@ def _identities(matrices: Float[Array, "B K K"]) -> Float[Array, "1 K K"]:
 
 
 def _eliminate(matrices: Float[Array, "B K J"]) -> Float[Array, "B K J"]:
-    """Eliminate the entries below the diagonal of the first K columns; the values there are not zero, but undefined.
+    """Reduce the first K columns to upper triangular form by Gaussian elimination without pivoting.
+
+    Entries below the diagonal are zero only up to rounding, and are not read.
 
     Each step is one elementwise operation on all matrices, which is fast to compile.
     """

@@ -20,7 +20,7 @@ _MAX_GROUPS = 20
 """Number of groups of a file; results have seven."""
 _MAX_VARIABLES = 50
 """Number of variables of a group; the largest group of a result has eleven."""
-_TEXTS_AT_ONCE = 64
+_STRINGS_AT_ONCE = 64
 """Number of texts that are read before their total length is checked again."""
 
 
@@ -69,24 +69,26 @@ def _check_links(group: Group, max_members: int) -> None:
 
 
 def _check_attributes(node: Dataset | Group, size: int) -> None:
-    """Raise an error for lists of texts, which may all refer to one long text, and for arrays larger than the file."""
+    """Reject arrays of variable-length strings, whose elements may all refer to one long string, and arrays larger
+    than the file.
+    """
     import h5py
 
     for name in node.attrs:
         attribute = node.attrs.get_id(name)
         kind = attribute.get_type()
-        is_text = isinstance(kind, h5py.h5t.TypeStringID) and kind.is_variable_str()
-        if (is_text and attribute.shape != ()) or attribute.get_storage_size() > size:
-            raise ValueError(f"the attribute {name} of {node.name} is not a number or a text.")
+        is_string = isinstance(kind, h5py.h5t.TypeStringID) and kind.is_variable_str()
+        if (is_string and attribute.shape != ()) or attribute.get_storage_size() > size:
+            raise ValueError(f"the attribute {name} of {node.name} is an array of strings, or is larger than the file.")
 
 
 def _checked_size(variable: Dataset, size: int) -> int:
-    """Return the number of bytes of an array, or raise an error if it is not stored in full size."""
+    """Return the number of bytes of an array, or raise an error unless all are stored, uncompressed, in this file."""
     import h5py
 
     _check_attributes(variable, size)
-    is_text = h5py.check_string_dtype(variable.dtype) is not None
-    if not is_text and variable.dtype.kind not in "iuf":
+    is_string = h5py.check_string_dtype(variable.dtype) is not None
+    if not is_string and variable.dtype.kind not in "iuf":
         raise ValueError(f"{variable.name} has the type {variable.dtype}.")
     n_bytes = int(np.prod(variable.shape, dtype=object)) * variable.id.get_type().get_size()
     if not n_bytes:
@@ -95,17 +97,17 @@ def _checked_size(variable: Dataset, size: int) -> int:
     if layout.get_layout() not in (h5py.h5d.CONTIGUOUS, h5py.h5d.COMPACT) or layout.get_nfilters() or variable.external:
         raise ValueError(f"{variable.name} is compressed or is stored elsewhere.")
     if n_bytes > size or variable.id.get_storage_size() < n_bytes:
-        raise ValueError(f"{variable.name} of shape {variable.shape} is not in the file.")
-    return n_bytes + (_length_of_texts(variable, size) if is_text else 0)
+        raise ValueError(f"the file has fewer bytes of {variable.name} than its shape {variable.shape} requires.")
+    return n_bytes + (_length_of_strings(variable, size) if is_string else 0)
 
 
-def _length_of_texts(variable: Dataset, size: int) -> int:
-    """Return the total length of an array of texts, or raise an error as soon as it is longer than the file."""
+def _length_of_strings(variable: Dataset, size: int) -> int:
+    """Return the total length of an array of strings, or raise an error as soon as it is longer than the file."""
     if variable.ndim != 1:
-        raise ValueError(f"{variable.name} is not a list of texts.")
+        raise ValueError(f"{variable.name} is not a one-dimensional array of strings.")
     total = 0
-    for start in range(0, len(variable), _TEXTS_AT_ONCE):
-        total += sum(len(text) for text in variable[start : start + _TEXTS_AT_ONCE])
+    for start in range(0, len(variable), _STRINGS_AT_ONCE):
+        total += sum(len(string) for string in variable[start : start + _STRINGS_AT_ONCE])
         if total > size:
-            raise ValueError(f"the texts in {variable.name} are longer than the file.")
+            raise ValueError(f"the strings in {variable.name} are longer than the file.")
     return total

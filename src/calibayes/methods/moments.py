@@ -104,7 +104,10 @@ class MomentEstimates:
 
 
 def matching_eta(moments: Moments) -> float:
-    """Return the learning rate at which the posterior covariance equals the sandwich covariance in trace."""
+    """Return K / tr(H S) for the Hessian H and the sandwich covariance S.
+
+    At this learning rate the posterior covariance and S, both multiplied by H, have the same trace.
+    """
     dim = len(moments.sandwich)
     return float(dim / np.trace(np.linalg.solve(moments.inverse_hessian, moments.sandwich)))
 
@@ -163,7 +166,8 @@ def estimate_moments(target: Target, particles: Particles, eta: float, bootstrap
         sandwich = sum_of_outer_products(values, bootstrap)
         if not (np.isfinite(sandwich).all() and np.trace(sandwich) > 0):
             raise ValueError(
-                "the losses do not vary with the parameters near the estimate, so that no formula applies."
+                "the losses do not vary with the parameters near the estimate, so the learning rate cannot be computed "
+                "from the sandwich covariance."
             )
         return Moments(inverse_hessian, sandwich)
 
@@ -176,12 +180,12 @@ def estimate_moments(target: Target, particles: Particles, eta: float, bootstrap
 def sum_of_outer_products(
     influences: Float[np.ndarray, "K N"], bootstrap: Bootstrap | None
 ) -> Float[np.ndarray, "K K"]:
-    """Return the covariance of the sum of influences over data sets, for the dependence that a bootstrap preserves.
+    """Return the sampling covariance of the sum of all influences, with the dependence that the bootstrap preserves.
 
     Parameters
     ----------
     influences : ndarray of shape (K, N)
-        Influence of every observation on K means.
+        Influence of every observation on the posterior means of the K parameters.
     bootstrap : Bootstrap or None
         `Cluster`: sums over clusters. `Block`: sums over all blocks of consecutive observations, which is the
         estimator of Newey and West with triangular weights. Others: independent observations.

@@ -1,10 +1,11 @@
 r"""Generalized posterior calibration of a studentized statistic.
 
 On replicate b the set at learning rate $\eta$ contains the estimate if $\eta$ is at most the replicate's critical eta
-$\eta_b^*$. GPC takes a quantile of the critical etas, the same for every data set. But the learning rate that a data
-set needs varies with its own sandwich covariance. The ratio $\eta_b^* / \eta_b^m$ to the replicate's matching learning
-rate $\eta_b^m = K / \mathrm{tr}(H_b^{-1} J_b)$ is, to first order, free of unknown quantities, like a t statistic, so
-that the bootstrap estimates its quantile with a smaller error. The learning rate is $\eta^m$ of the data times that
+$\eta_b^*$. GPC takes a quantile of the critical etas: one learning rate for all replicates, although each replicate has
+a sandwich covariance of its own, and would need a learning rate of its own. The ratio $\eta_b^* / \eta_b^m$ to the
+replicate's matching learning rate $\eta_b^m = K / \mathrm{tr}(H_b^{-1} J_b)$ is asymptotically pivotal, like a t
+statistic: to first order its distribution does not depend on unknown parameters, so that the bootstrap estimates its
+quantile with a smaller error. The learning rate is $\eta^m$ of the data times that
 quantile.
 
 References
@@ -45,9 +46,10 @@ class StudentizedConfig:
     """Constants of the studentized calibration."""
 
     max_ratio: float = 3.0
-    """Largest ratio between the matching learning rates from derivatives and from covariances of the losses with the
-    parameters. They agree up to Monte Carlo error for losses with a derivative almost everywhere; the derivative of a
-    0-1 loss is zero."""
+    """The matching learning rate is computed in two ways: from derivatives of the losses, and from posterior
+    covariances between losses and parameters. If the two differ by more than this factor, the loss is rejected. They
+    agree up to Monte Carlo error for losses with a derivative almost everywhere; the derivative of a 0-1 loss is
+    zero."""
     max_moves: int = 4
     """Times that the particles are moved to the studentized learning rate. The Hessians are estimated from posteriors
     at the learning rate of the particles, and depend on it where posteriors are not normal; one move usually

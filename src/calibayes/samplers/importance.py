@@ -6,11 +6,11 @@ bounded weights
 
 $$ w = \exp\{-\eta R(\theta)\}\,p(\theta) / t(\theta; \mu, \Sigma). $$
 
-If $\mu$ and $\Sigma$ are the mean and covariance of the posterior and it is not far from normal, most draws are
-effective for up to about 50 parameters. They are found by adaptive importance sampling (Cappé, Guillin, Marin and
-Robert 2004): draw, weight, and move $\mu$ and $\Sigma$ to the weighted mean and covariance, starting at a broad
-distribution around the least-squares fit. While few draws are effective, the draws with the largest weights count
-equally, as in the cross-entropy method (Rubinstein 1999).
+If $\mu$ and $\Sigma$ are the mean and covariance of the posterior and it is not far from normal, the effective sample
+size is at least half the number of draws for up to about 50 parameters. $\mu$ and $\Sigma$ are found by adaptive
+importance sampling (Cappé, Guillin, Marin and Robert 2004): draw, weight, and move $\mu$ and $\Sigma$ to the weighted
+mean and covariance, starting at a broad distribution around the least-squares fit. While the effective sample size is
+small, the draws with the largest weights count equally, as in the cross-entropy method (Rubinstein 1999).
 
 This takes a few evaluations of the risk, where tempering from the prior takes hundreds, and the draws are independent.
 Weights also reveal a failure, by a `DegenerateWeightsError`. Callers then use tempering and Markov chains
@@ -46,13 +46,13 @@ class ImportanceConfig:
     """Constants of the importance sampling."""
 
     df: int = 8
-    """Degrees of freedom of the Student t proposal: tails that are heavier than exponential, while most draws stay
-    effective for a normal posterior."""
+    """Degrees of freedom of the Student t proposal: tails that are heavier than exponential, at little loss of
+    effective sample size for a normal posterior."""
     min_ess: float = 0.4
     """Effective sample size, as a share of the draws, that every replicate must have."""
     max_parameters: int = 50
-    """Largest number of parameters. Half of the draws of a Student t with 8 degrees of freedom are effective for a
-    normal posterior of 50 parameters, and fewer for more."""
+    """Largest number of parameters. With a Student t proposal of 8 degrees of freedom, the effective sample size for a
+    normal posterior is half the number of draws at 50 parameters, and smaller at more."""
     oversampling: int = 4
     """Draws of the proposal for each equally weighted draw; enough that few are chosen twice by the resampling."""
     max_fits: int = 25
@@ -129,7 +129,7 @@ def random_generator(key: PRNGKeyArray) -> np.random.Generator:
 
 
 def first_proposal(target: Target) -> Proposal:
-    """Return a broad proposal around the least-squares fit to the data, for a single replicate."""
+    """Return a broad proposal around the least-squares fit to the observed data; its replicate axis has length one."""
     assert isinstance(target.loss, LinearLoss)
     n, dim = int(target.counts.n), target.dim
     products = np.asarray(_products_of_columns(target), np.float64)

@@ -69,10 +69,10 @@ def marginal_curves(
         [np.interp(np.log(eta_hats[r]), np.log(etas), values[:, r]) for r in range(len(vectors))]
     )
     by_snapshot, particles_on_data = list[np.ndarray](), list[Particles]()
-    for on_data, replicates in problem.snapshots(iterate.state):
+    for data, replicates in problem.snapshots(iterate.state):
         by_snapshot.append(levels_of(replicates, values_at_eta_hat))
-        if not particles_on_data or on_data is not particles_on_data[-1]:
-            particles_on_data.append(on_data)
+        if not particles_on_data or data is not particles_on_data[-1]:
+            particles_on_data.append(data)
     averaged, nearest = np.mean(by_snapshot, axis=0), np.abs(np.log(etas[:, None] / eta_hats)).argmin(0)
     n_populations = problem.sampler.n_populations
     result = [

@@ -7,7 +7,7 @@ class Progress:
     def phase(self, name: str) -> None:
         """Report that a phase of the calibration begins."""
 
-    def share(self, done: float) -> None:
+    def fraction_done(self, done: float) -> None:
         """Report the completed share of the present phase."""
 
     def iteration(self, number: int, eta: float, coverage: float, ess: float) -> None:

@@ -216,7 +216,7 @@ class Solver:
         if solver_state.search.eta != solver_state.eta:
             eta = solver_state.search.eta
             self.progress.phase(f"to eta {eta:.4g}")
-            moved = problem.sampler.move(problem.target, solver_state.state, eta, self.progress.share)
+            moved = problem.sampler.move(problem.target, solver_state.state, eta, self.progress.fraction_done)
             n_visited = solver_state.n_visited + 1
             solver_state = replace(solver_state, state=moved, eta=eta, current=None, n_visited=n_visited)
         solver_state, request = self._observe(problem, solver_state)
@@ -251,15 +251,21 @@ class Solver:
             self.progress.phase("coverage curve")
             assert solver_state.current is not None
             iterate = problem.with_curve(solver_state.current, rough=request is Request.ROUGH_CURVE)
-            solver_state = replace(solver_state, current=iterate, best=_replace_same(solver_state.best, iterate))
+            solver_state = replace(
+                solver_state, current=iterate, best=_replace_if_same_particles(solver_state.best, iterate)
+            )
             self.latest = solver_state
         return solver_state, request
 
     def _refine(self, problem: CoverageProblem, solver_state: SolverState) -> SolverState:
-        """Let the sampler refine its state. If that is stopped at the very start, the unrefined state is kept."""
+        """Let the sampler refine its state.
+
+        If it is interrupted before any learning rate has been evaluated, the unrefined state is evaluated, so that
+        there is a result to return.
+        """
         self.progress.phase("refinement of the particles")
         try:
-            refined = problem.sampler.refine(problem.target, solver_state.state, self.progress.share)
+            refined = problem.sampler.refine(problem.target, solver_state.state, self.progress.fraction_done)
         except STOPS as error:
             if solver_state.best is None and not processes_out_of_sync(error):
                 with time_limit(None):
@@ -294,7 +300,7 @@ class Solver:
         return self.latest
 
     def _conclude(self, problem: CoverageProblem, solver_state: SolverState) -> tuple[SolverState, Iterate]:
-        """Return the iterate that the search ended with, and its status."""
+        """Return the solver state at the end of the search, and the iterate to report, with its status."""
         search, current, best = solver_state.search, solver_state.current, solver_state.best
         assert current is not None
         assert best is not None
@@ -326,7 +332,7 @@ class Solver:
         if kept is not None:
             solver_state = replace(solver_state, state=kept.state, eta=eta, current=kept)
             return solver_state if kept.refined else self._refine(problem, solver_state)
-        moved = problem.sampler.move(problem.target, solver_state.state, eta, self.progress.share)
+        moved = problem.sampler.move(problem.target, solver_state.state, eta, self.progress.fraction_done)
         return self._refine(problem, replace(solver_state, state=moved, eta=eta, current=None))
 
     def finish(self, problem: CoverageProblem, iterate: Iterate, trace: tuple[TraceRecord, ...]) -> Iterate:
@@ -420,8 +426,8 @@ def _error(problem: CoverageProblem, iterate: Iterate) -> float:
     return abs(float(iterate.coverage) - problem.level)
 
 
-def _replace_same(best: Iterate | None, iterate: Iterate) -> Iterate | None:
-    """Return the new version of the best iterate if it is this one, so that its curve is not lost."""
+def _replace_if_same_particles(best: Iterate | None, iterate: Iterate) -> Iterate | None:
+    """Return `iterate` if the best iterate has the same particles, to keep its new curve; otherwise the best."""
     same = best is not None and best.state is iterate.state and best.eta == iterate.eta
     return iterate if same else best
 

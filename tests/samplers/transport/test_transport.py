@@ -185,9 +185,9 @@ def test_degenerate_draws_on_the_data_are_repaired(key, monkeypatch):
     initial = transport.draw_initial(key, target, None, None)
     eta = 1.5 * initial.eta
     first = transport.init(key, initial.target, initial, eta)
-    assert first.on_data.transported.ess.max() < 0.5 * M
+    assert first.data_state.transported.ess.max() < 0.5 * M
     state = transport.refine(initial.target, first, no_progress)
-    assert state.on_data.repaired.any()
+    assert state.data_state.repaired.any()
     assert_conflict_posterior(transport.data(state), eta)
     (diagnostic,) = (d for d in transport.info(state, eta).diagnostics if d.code is cb.Code.DATA_REPAIRED)
     assert diagnostic.severity is cb.Severity.INFO
@@ -206,7 +206,7 @@ def test_pool_is_made_anew_where_maps_do_not_reach_the_data(key, monkeypatch):
     eta = 1.5 * initial.eta
     state = transport.init(key, initial.target, initial, eta)
     assert state.pool.eta == eta
-    assert state.on_data.transported.ess.min() > 0.9 * M
+    assert state.data_state.transported.ess.min() > 0.9 * M
     assert_conflict_posterior(transport.data(state), eta)
 
 

@@ -90,7 +90,7 @@ class TransportState(NamedTuple):
     current: PreparedPool
     """The pool that `eta` uses."""
     eta: float
-    on_data: DataState
+    data_state: DataState
     """The pool on the data at `eta`."""
     transported: TransportedParticles
     """Particles on every replicate; the maps and effective sample sizes are those before any repair."""
@@ -214,7 +214,7 @@ class Transport(Sampler[TransportState]):
         return self._transport(state.key, target, state.populations, state.pools, eta)
 
     def data(self, state: TransportState) -> Particles:
-        return state.on_data.merged
+        return state.data_state.merged
 
     def snapshots(self, target: Target, state: TransportState) -> Iterator[Snapshot]:
         data = self.data(state)
@@ -239,7 +239,7 @@ class Transport(Sampler[TransportState]):
             acceptance=float("nan"),
             ess=sizes,
             repaired=state.repaired,
-            diagnostics=(*state.pool.diagnostics, *_diagnose_data(state.on_data)),
+            diagnostics=(*state.pool.diagnostics, *_diagnose_data(state.data_state)),
         )
 
     def refine_is_cheap(self, target: Target, state: TransportState) -> bool:
@@ -253,15 +253,15 @@ class Transport(Sampler[TransportState]):
             degenerate = has_degenerate_weights(state.particles.log_weights, state.transported.ess)
         else:
             state, degenerate = self._fit_all_particles(target, state)
-            state = state._replace(on_data=_check_data(target, state, self.repair))
+            state = state._replace(data_state=_repair_draws_on_data(target, state, self.repair))
         indices = np.flatnonzero(degenerate & ~state.repaired)
         if not self.repair or not len(indices):
             return state
         if len(indices) > max(N_POPULATIONS, config.CONFIG.repair.many_replicates * target.n_replicates):
             message = (
                 f"the importance weights of {len(indices)} of {target.n_replicates} replicates are degenerate, because "
-                "their posteriors are far from normal. Each of them is sampled by tempering, which takes long; a "
-                "narrower prior or fewer bootstrap replicates take less."
+                "their posteriors are far from normal. Each of them is sampled by tempering, which is slow. A "
+                "narrower prior or fewer bootstrap replicates would shorten the run."
             )
             warnings.warn(message, LongRunWarning, stacklevel=2)
         return _repair(target, state, indices, on_step)
@@ -280,22 +280,25 @@ class Transport(Sampler[TransportState]):
         if step not in pools:
             pool = make_pool(fold_key(key, 3, step), populations[step], self.size(target.dim))
             pools = pools | {step: _prepare(target, pool)}
-        current, none = pools[step], np.zeros(target.n_replicates, bool)
+        current, no_replicate = pools[step], np.zeros(target.n_replicates, bool)
         good = FitGoal(
             constants.good_ess, constants.most_replicates, min(constants.search_evaluations, self.max_evaluations)
         )
         fair = FitGoal(constants.fair_ess, constants.half_replicates, self.max_evaluations)
-        on_data = _transport_to_data(target, current, eta)
-        if np.median(on_data.transported.ess) < constants.fair_ess * on_data.transported.n_particles:
-            # The posterior moves too far within a step, as under a prior in conflict with the data.
+        data_state = _transport_to_data(target, current, eta)
+        if np.median(data_state.transported.ess) < constants.fair_ess * data_state.transported.n_particles:
+            # Between two learning rates of the grid the posterior moves too far for one affine map, as under a prior in
+            # conflict with the data.
             moved = move_populations(fold_key(key, 5, step), populations[step], eta)
             current = _prepare(target, make_pool(fold_key(key, 6, step), moved, self.size(target.dim)))
-            on_data = _transport_to_data(target, current, eta)
-        maps = _first_maps(current, on_data, eta)
+            data_state = _transport_to_data(target, current, eta)
+        maps = _first_maps(current, data_state, eta)
         first, evaluations = transport_and_fit(target, current.search, maps, eta, good)
-        state = TransportState(populations, pools, current, eta, on_data, first, key, evaluations, False, none, none)
+        state = TransportState(
+            populations, pools, current, eta, data_state, first, key, evaluations, False, no_replicate, no_replicate
+        )
         state = _refit_until(target, state, fair)
-        # Maps that are not even fair need all particles to be fitted.
+        # If the maps miss even the lower goal, fit them again with all particles.
         return state if fair.is_met(state.transported) else _use_all_particles(target, state, fair)
 
     def _fit_all_particles(
@@ -373,48 +376,49 @@ def _transport_to_data(target: Target, current: PreparedPool, eta: float) -> Dat
         np.asarray(pool.centre), np.asarray(pool.root), np.full(N_POPULATIONS, current.pool.eta / eta)
     )
     transported, _ = transport_and_fit(population_target(target), pool, maps, eta, goal)
-    none = np.zeros(N_POPULATIONS, bool)
-    return DataState(transported, transported.particles.merge_replicates(), none, none, none)
+    no_population = np.zeros(N_POPULATIONS, bool)
+    merged = transported.particles.merge_replicates()
+    return DataState(transported, merged, no_population, no_population, no_population)
 
 
-def _first_maps(current: PreparedPool, on_data: DataState, eta: float) -> AffineMaps:
+def _first_maps(current: PreparedPool, data_state: DataState, eta: float) -> AffineMaps:
     """Return maps to the posterior on the data at `eta`, shifted by the jackknife.
 
     If too few particles on the data are effective to estimate its moments, those of the pool are scaled to `eta`.
     """
     pool = current.whitened
-    if np.median(on_data.transported.ess) >= required_ess(len(pool.centre)):
-        means, covariances = host_moments(on_data.merged)
+    if np.median(data_state.transported.ess) >= required_ess(len(pool.centre)):
+        means, covariances = host_moments(data_state.merged)
         return AffineMaps.around(means[:, 0], host_factor(covariances)[0], 1 / current.relative_totals, current.shifts)
     variance_factors = current.pool.eta / eta / current.relative_totals
     return AffineMaps.around(np.asarray(pool.centre), np.asarray(pool.root), variance_factors, current.shifts)
 
 
-def _check_data(target: Target, state: TransportState, repair: bool) -> DataState:
+def _repair_draws_on_data(target: Target, state: TransportState, repair: bool) -> DataState:
     """Repair populations with degenerate weights on the data."""
-    transported = state.on_data.transported
+    transported = state.data_state.transported
     degenerate = has_degenerate_weights(transported.particles.log_weights, transported.ess)
     if not degenerate.any():
-        return state.on_data
+        return state.data_state
     if not repair:
-        return state.on_data._replace(degenerate=degenerate)
+        return state.data_state._replace(degenerate=degenerate)
     key, maps = fold_key(state.key, 4), transported.maps
     sampled, mixed = sample_by_tempering(key, population_target(target), state.current.whitened, maps, state.eta)
     particles = choose_replicates(degenerate, sampled, transported.particles)
     transported = transported._replace(particles=particles)
-    merged, none = particles.merge_replicates(), np.zeros(N_POPULATIONS, bool)
-    return DataState(transported, merged, degenerate, degenerate & ~mixed, none)
+    merged, no_population = particles.merge_replicates(), np.zeros(N_POPULATIONS, bool)
+    return DataState(transported, merged, degenerate, degenerate & ~mixed, no_population)
 
 
-def _diagnose_data(on_data: DataState) -> tuple[Diagnostic, ...]:
+def _diagnose_data(data_state: DataState) -> tuple[Diagnostic, ...]:
     """Return what a user should know about the draws of the posterior on the data."""
-    if on_data.degenerate.any() or on_data.not_mixed.any():
+    if data_state.degenerate.any() or data_state.not_mixed.any():
         message = (
             "The importance weights of the draws on the data are degenerate, so that the point estimate and the "
             'intervals are unreliable. Use a prior that agrees with the data, or sampler="smc".'
         )
         return (Diagnostic(Code.DATA_UNRELIABLE, Severity.ERROR, 0, message),)
-    if on_data.repaired.any():
+    if data_state.repaired.any():
         message = "The importance weights of draws on the data were degenerate; they were sampled again by SMC."
         return (Diagnostic(Code.DATA_REPAIRED, Severity.INFO, 0, message),)
     return ()
