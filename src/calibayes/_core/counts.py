@@ -64,7 +64,12 @@ def fold_blocks(step: Callable[[Any, Any], Any], carry: Any, blocks: PyTree[Arra
 
 
 def fold_chunks(
-    step: Callable[[Any, Any], Any], carry: Any, blocks: PyTree[Array], n_blocks: Int[Array, ""], width: int
+    step: Callable[[Any, Any], Any],
+    carry: Any,
+    blocks: PyTree[Array],
+    n_blocks: Int[Array, ""],
+    width: int,
+    on_cpu: bool = False,
 ) -> Any:
     """Update a value with several blocks at a time.
 
@@ -74,6 +79,9 @@ def fold_chunks(
         As for `fold_blocks`, but `step` receives a chunk of at most `width` blocks.
     width : int
         Number of blocks per step on an accelerator. The remaining blocks are processed in a last, shorter step.
+    on_cpu : bool
+        Whether a CPU processes as many blocks per step. Default: False, one block at a time: it fits into the cache,
+        and sums do not depend on the padding.
 
     Returns
     -------
@@ -81,8 +89,7 @@ def fold_chunks(
         Final value.
     """
     n_stored = len(jax.tree.leaves(blocks)[0])
-    # On a CPU one block at a time: it fits into the cache, and sums do not depend on the padding.
-    width = 1 if jax.default_backend() == "cpu" else width
+    width = 1 if jax.default_backend() == "cpu" and not on_cpu else width
     width = min(width, n_stored)
     whole, rest = divmod(n_stored, width)
     chunks = jax.tree.map(lambda leaf: leaf[: whole * width].reshape(whole, width, *leaf.shape[1:]), blocks)

@@ -223,6 +223,26 @@ def log_density(particles: Particles, eta: Float[Array, " B"]) -> Float[Array, "
     return jnp.where(jnp.isfinite(particles.risk) & ~jnp.isnan(value), value, -jnp.inf)
 
 
+def is_log_concave(target: Target) -> bool:
+    """Return whether the posteriors are known to be log-concave.
+
+    With a bounded prior the posterior need not be log-concave in the unconstrained coordinates of the particles.
+    """
+    convex_loss = _declares(target.loss, "convex", ("rho", "decompose"))
+    log_concave_prior = _declares(target.prior, "log_concave", ("log_prob",))
+    return convex_loss and log_concave_prior and target.coordinates.unbounded
+
+
+def _declares(instance: object, attribute: str, methods: tuple[str, ...]) -> bool:
+    """Return the attribute of the class that defines the methods.
+
+    A subclass that overrides a method does not inherit the attribute.
+    """
+    classes = type(instance).__mro__
+    defining = next((cls for cls in classes if any(name in vars(cls) for name in methods)), object)
+    return bool(vars(defining).get(attribute, False))
+
+
 def make_target(model: Model, data: Any, counts: np.ndarray | PoissonSpec, dim: int, pad: bool = True) -> Target:
     """Make the target of a model.
 

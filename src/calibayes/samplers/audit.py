@@ -19,8 +19,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from calibayes._backend.functions import host_array
+from calibayes._backend.jit import light_jit
 from calibayes._backend.rng import split_key
-from calibayes._core.particles import Particles
+from calibayes._core.particles import Particles, host_moments, mean
 from calibayes._core.target import Target
 from calibayes.regions import Region, critical_levels
 from calibayes.samplers.importance import (
@@ -32,6 +33,7 @@ from calibayes.samplers.importance import (
 )
 from calibayes.samplers.initial import temper_from_prior
 from calibayes.samplers.mixing import rejuvenate_until_mixed
+from calibayes.samplers.normal import NotNormalError, can_fit_normal, fit_to_data, fit_to_replicates
 from calibayes.samplers.populations import N_POPULATIONS
 from calibayes.samplers.unvisited import CONFIG as UNVISITED
 from calibayes.samplers.unvisited import unvisited_log_densities
@@ -133,7 +135,8 @@ def audit(
     chosen = _choose_replicates(choice_key, particles, doubts)
     chosen_target, audited = target.select(chosen), particles.select(chosen)
     size = particles.risk.shape[-1]
-    runs = [_sample_independently(run_key, chosen_target, audited, eta, size) for run_key in run_keys]
+    proposal = _proposal(target, particles, chosen, eta) if can_importance_sample(target) else None
+    runs = [_sample_independently(run_key, chosen_target, proposal, eta, size) for run_key in run_keys]
     levels, *independent = (
         np.asarray(critical_levels(chosen_target, sampled, host_array(eta), region, point))
         for sampled in (audited, *runs)
@@ -144,16 +147,27 @@ def audit(
     return Audit(chosen - 1, levels, np.stack(independent), failed)
 
 
+def _proposal(target: Target, particles: Particles, chosen: Int[np.ndarray, " R"], eta: float) -> Proposal:
+    """Return proposals for the chosen replicates: normal approximations, or the moments of the audited particles."""
+    if can_fit_normal(target):
+        with suppress(NotNormalError):
+            centre, covariance = host_moments(particles.replicate(0))
+            fits = fit_to_replicates(target, fit_to_data(target, centre[:, 0], covariance[0], eta))
+            root = fits.root[chosen]
+            return Proposal(fits.centre[:, chosen], root @ np.swapaxes(root, 1, 2))
+    return Proposal.from_particles(particles.select(chosen))
+
+
 def _sample_independently(
-    key: PRNGKeyArray, target: Target, audited: Particles, eta: float, n_particles: int
+    key: PRNGKeyArray, target: Target, proposal: Proposal | None, eta: float, n_particles: int
 ) -> Particles:
     """Sample log-concave posteriors by importance sampling; temper others from the prior, and rejuvenate until mixed.
 
-    The proposals are fitted to the audited particles. A bad proposal makes the weights degenerate, but not wrong.
+    A bad proposal makes the weights degenerate, but not wrong.
     """
-    if can_importance_sample(target):
+    if proposal is not None:
         with suppress(DegenerateWeightsError):
-            return sample(random_generator(key), target, Proposal.from_particles(audited), eta, n_particles)
+            return sample(random_generator(key), target, proposal, eta, n_particles)
     temper_key, mix_key = split_key(key)
     tempered = temper_from_prior(temper_key, target, eta, n_particles)
     state, _ = rejuvenate_until_mixed(mix_key, target, tempered.particles, eta, min_moves=0)
@@ -193,6 +207,11 @@ def _chi_squared_quantile(df: int) -> float:
     return df * (1 - variance + NormalDist().inv_cdf(1 - CONFIG.significance) * variance**0.5) ** 3
 
 
+@light_jit
+def _means(particles: Particles) -> Float[Array, "K B"]:
+    return mean(particles.theta, particles.weights)
+
+
 def _choose_replicates(
     key: PRNGKeyArray, particles: Particles, doubts: Float[np.ndarray, " B"]
 ) -> Int[np.ndarray, " R"]:
@@ -200,10 +219,8 @@ def _choose_replicates(
 
     The data are chosen only if there is a doubt about them.
     """
-    theta, log_weights = jax.device_get((particles.theta, particles.log_weights))
-    weights = np.exp(log_weights)
-    means = np.einsum("kbm,bm->kb", theta, weights)
-    variance = np.square(theta[:, 0] - means[:, :1]) @ weights[0]
+    means = np.asarray(_means(particles))
+    variance = np.diagonal(host_moments(particles.replicate(0))[1][0])
     scale = np.sqrt(np.where(variance > 0, variance, 1.0))
     distances = np.square((means - means[:, :1]) / scale[:, None]).sum(0)
     order = np.lexsort((-distances[1:], -doubts[1:])) + 1

@@ -7,7 +7,7 @@ bounded weights
 $$ w = \exp\{-\eta R(\theta)\}\,p(\theta) / t(\theta; \mu, \Sigma). $$
 
 If $\mu$ and $\Sigma$ are the mean and covariance of the posterior and it is not far from normal, the effective sample
-size is at least half the number of draws for up to about 50 parameters. $\mu$ and $\Sigma$ are found by adaptive
+size is at least half the number of draws. $\mu$ and $\Sigma$ are found by adaptive
 importance sampling (Cappé, Guillin, Marin and Robert 2004): draw, weight, and move $\mu$ and $\Sigma$ to the weighted
 mean and covariance, starting at a broad distribution around the least-squares fit. While the effective sample size is
 small, the draws with the largest weights count equally, as in the cross-entropy method (Rubinstein 1999).
@@ -38,21 +38,21 @@ from calibayes._backend.linalg import host_factor
 from calibayes._core.convergence import pareto_k, pareto_k_limit
 from calibayes._core.loss import LinearLoss
 from calibayes._core.particles import Particles, host_moments
-from calibayes._core.target import Target, evaluate
+from calibayes._core.target import Target, evaluate, is_log_concave
 
 
 @dataclass(frozen=True)
 class ImportanceConfig:
     """Constants of the importance sampling."""
 
-    df: int = 8
-    """Degrees of freedom of the Student t proposal: tails that are heavier than exponential, at little loss of
-    effective sample size for a normal posterior."""
+    min_df: int = 8
+    """Smallest number of degrees of freedom of the Student t proposal: tails that are heavier than exponential, at
+    little loss of effective sample size for a normal posterior. With more parameters it is their number, because the
+    distance of a draw from the centre varies by the share sqrt(2 / df)."""
     min_ess: float = 0.4
     """Effective sample size, as a share of the draws, that every replicate must have."""
-    max_parameters: int = 50
-    """Largest number of parameters. With a Student t proposal of 8 degrees of freedom, the effective sample size for a
-    normal posterior is half the number of draws at 50 parameters, and smaller at more."""
+    max_parameters: int = 500
+    """Largest number of parameters. Order-of-magnitude choice; the weights reveal a proposal that does not fit."""
     oversampling: int = 4
     """Draws of the proposal for each equally weighted draw; enough that few are chosen twice by the resampling."""
     max_fits: int = 25
@@ -103,24 +103,8 @@ class WeightedDraws(NamedTuple):
 
 
 def can_importance_sample(target: Target) -> bool:
-    """Return whether the posteriors are known to be log-concave, and have few enough parameters.
-
-    With a bounded prior the posterior need not be log-concave in the unconstrained coordinates of the particles.
-    """
-    convex_loss = _declares(target.loss, "convex", ("rho", "decompose"))
-    log_concave_prior = _declares(target.prior, "log_concave", ("log_prob",))
-    log_concave = convex_loss and log_concave_prior and target.coordinates.unbounded
-    return log_concave and target.dim <= CONFIG.max_parameters
-
-
-def _declares(instance: object, attribute: str, methods: tuple[str, ...]) -> bool:
-    """Return the attribute of the class that defines the methods.
-
-    A subclass that overrides a method does not inherit the attribute.
-    """
-    classes = type(instance).__mro__
-    defining = next((cls for cls in classes if any(name in vars(cls) for name in methods)), object)
-    return bool(vars(defining).get(attribute, False))
+    """Return whether the posteriors are known to be log-concave, and have few enough parameters."""
+    return is_log_concave(target) and target.dim <= CONFIG.max_parameters
 
 
 def random_generator(key: PRNGKeyArray) -> np.random.Generator:
@@ -256,10 +240,11 @@ def draw_and_weight(
     """Draw from the Student t proposal of every replicate, and weight the draws, by one evaluation of the risk."""
     dim, n_replicates = proposal.centre.shape
     z = rng.standard_normal((n_replicates, dim, n_draws))
-    z *= np.sqrt(CONFIG.df / rng.chisquare(CONFIG.df, (n_replicates, 1, n_draws)))
+    df = max(CONFIG.min_df, dim)
+    z *= np.sqrt(df / rng.chisquare(df, (n_replicates, 1, n_draws)))
     theta = proposal.centre[:, :, None] + np.moveaxis(host_factor(proposal.scale) @ z, 1, 0)
     evaluated = jax.device_get(evaluate(target, host_array(theta)))
-    log_t = -0.5 * (CONFIG.df + dim) * np.log1p(np.square(z).sum(1) / CONFIG.df)
+    log_t = -0.5 * (df + dim) * np.log1p(np.square(z).sum(1) / df)
     log_density = -eta * evaluated.risk.astype(np.float64) + evaluated.log_prior
     log_weights = np.where(np.isfinite(log_density), log_density - log_t, -np.inf)
     return WeightedDraws(evaluated.theta, evaluated.risk, evaluated.log_prior, log_weights)

@@ -19,6 +19,9 @@ class SizeConfig:
     0.01."""
     particles_per_parameter: int = 40
     """Default number of particles per parameter, if that is more. The refits estimate K (K + 1) / 2 covariances."""
+    common_moments_from: int = 11
+    """Number of parameters from which on all populations of the pool are whitened by common moments. Own moments
+    reduce the Monte Carlo error of particles under maps that are fitted to their moments."""
     draws_per_curve: int = 2_000
     """Draws per replicate, over all snapshots, from which the coverage curve is computed. With fewer, the Monte Carlo
     error of the critical levels blurs the curve."""

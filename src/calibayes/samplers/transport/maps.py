@@ -22,10 +22,14 @@ from calibayes._backend.jit import jit
 from calibayes._backend.linalg import host_factor, host_inverse_factor
 from calibayes._core.particles import Particles, host_moments, normalise_with_ess, transform
 from calibayes._core.target import Target, log_density
+from calibayes.samplers.transport import config
 
 
 class WhitenedPool(eqx.Module):
     """Populations of draws on the data, each whitened by its own mean and covariance.
+
+    With many parameters, all are whitened by the mean and covariance of all of them together: the moments of one
+    population have an error that would reduce the effective sample size by the factor exp(-K^2 / (2 M)).
 
     Replicate b uses population b modulo the number of populations, so that the replicates do not all share one Monte
     Carlo error.
@@ -46,10 +50,14 @@ class WhitenedPool(eqx.Module):
         theta, risk, log_prior = jax.device_get((particles.theta, particles.risk, particles.log_prior))
         centre, within = host_moments(particles)
         between = np.atleast_2d(np.cov(centre, bias=True))
-        u = host_inverse_factor(within) @ np.moveaxis(theta - centre[:, :, None], 1, 0)
+        root = host_factor((within.mean(0) + between)[None])[0]
+        if len(theta) < config.CONFIG.size.common_moments_from:
+            whiten, origin = host_inverse_factor(within), centre
+        else:
+            whiten, origin = np.linalg.inv(root)[None], np.broadcast_to(centre.mean(1, keepdims=True), centre.shape)
+        u = whiten @ np.moveaxis(theta - origin[:, :, None], 1, 0)
         density = -eta * risk.astype(np.float64) + log_prior
         density = np.where(np.isfinite(risk) & ~np.isnan(density), density, -np.inf)
-        root = host_factor((within.mean(0) + between)[None])[0]
         return WhitenedPool(*map(host_array, (np.moveaxis(u, 0, 1), density, centre.mean(1), root)))
 
     @property

@@ -36,6 +36,7 @@ from calibayes.samplers.importance import (
 )
 from calibayes.samplers.initial import InitialDraws, first_learning_rate, posterior_mean, start_at_prior
 from calibayes.samplers.mixing import temper_to
+from calibayes.samplers.normal import NotNormalError, can_fit_normal, fit_to_data
 from calibayes.samplers.populations import N_POPULATIONS, population_target
 from calibayes.samplers.tempering import init_coarse
 from calibayes.samplers.transport import config
@@ -133,6 +134,11 @@ def _match_by_importance(rng: np.random.Generator, target: Target, n_particles: 
     """
     constants = config.CONFIG.matching
     populations, proposal = population_target(target), first_proposal(target)
+    if can_fit_normal(target):
+        with suppress(NotNormalError):
+            fit = fit_to_data(target, proposal.centre[:, 0], proposal.scale[0], None)
+            proposal, eta = Proposal(fit.centre[:, None], fit.covariance[None]), fit.eta
+            return _adapt_and_sample(rng, populations, eta, proposal, n_particles), eta
     first = draw_and_weight(rng, populations, proposal.repeated(N_POPULATIONS), 0.0, n_particles)
     risk = first.risk[np.isfinite(first.risk)]
     if not risk.size:

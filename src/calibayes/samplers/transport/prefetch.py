@@ -15,6 +15,7 @@ from calibayes._core.target import Target, evaluate, recentre
 from calibayes.samplers.importance import can_importance_sample, prefetch_first_proposal
 from calibayes.samplers.initial import sample_prior
 from calibayes.samplers.mixing import prefetch_rejuvenation
+from calibayes.samplers.normal import can_fit_normal, prefetch_normal_fits
 from calibayes.samplers.populations import N_POPULATIONS, population_target
 from calibayes.samplers.transport.maps import AffineMaps, WhitenedPool, transport_and_weight
 from calibayes.samplers.transport.refit import n_search_particles
@@ -50,16 +51,18 @@ def prefetch_transport(target: Target, n_initial: int, n_particles: int) -> Part
         maps = jax.eval_shape(AffineMaps, *(shaped(*shape) for shape in map_shapes))
         return prefetch(transport_and_weight, target, pool, maps, shaped())[0]
 
-    populations = prefetch(population_target, target)
+    populations, normal = prefetch(population_target, target), can_fit_normal(target)
     if can_importance_sample(target):
         prefetch_first_proposal(target)
+        if normal:
+            prefetch_normal_fits(target)
         prefetch(evaluate, populations, shaped(dim, N_POPULATIONS, n_initial))
     else:
         theta = prefetch(sample_prior, keys, target.prior, target.coordinates, target.reference, n_initial)
         prefetch_rejuvenation(keys, populations, prefetch(evaluate, populations, theta))
-    influence = prefetch_influences(target, N_POPULATIONS * n_initial)
     prefetch(recentre, target, shaped(dim))
-    prefetch(mean_shifts, target, influence)
+    if not normal:
+        prefetch(mean_shifts, target, prefetch_influences(target, N_POPULATIONS * n_initial))
     prefetch_transport_to(populations, n_particles)
-    prefetch_transport_to(target, n_search_particles(dim, n_particles))
+    prefetch_transport_to(target, n_search_particles(dim, n_particles, not normal))
     return prefetch_transport_to(target, n_particles)

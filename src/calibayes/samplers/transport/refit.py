@@ -56,16 +56,20 @@ def required_ess(dim: int) -> int:
     return config.CONFIG.refit.ess_per_parameter * dim
 
 
-def n_search_particles(dim: int, size: int) -> int:
-    """Return the number of particles used during the search, of `size` particles of `dim` parameters."""
+def n_search_particles(dim: int, size: int, fits_moments: bool) -> int:
+    """Return the number of particles used during the search, of `size` particles of `dim` parameters.
+
+    `fits_moments` states whether the maps are fitted to moments of these particles.
+    """
     constants = config.CONFIG.fit
-    return min(size, max(size // constants.search_fraction, required_ess(dim), constants.min_search_particles))
+    smallest = max(constants.min_search_particles, required_ess(dim) if fits_moments else 0)
+    return min(size, max(size // constants.search_fraction, smallest))
 
 
-def whiten(particles: Particles, eta: float) -> tuple[WhitenedPool, WhitenedPool]:
+def whiten(particles: Particles, eta: float, fits_moments: bool) -> tuple[WhitenedPool, WhitenedPool]:
     """Return the whitened pool, and the part of it for the search."""
     whitened = WhitenedPool.from_particles(particles, eta)
-    return whitened, whitened.truncated(n_search_particles(len(particles.theta), whitened.n_particles))
+    return whitened, whitened.truncated(n_search_particles(len(particles.theta), whitened.n_particles, fits_moments))
 
 
 def refit_maps(

@@ -13,6 +13,7 @@ do not reveal a mode or a bound that no particle visited; the audit (`calibayes.
 
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
@@ -20,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from calibayes._backend.arguments import integer
+from calibayes._backend.functions import host_array
 from calibayes._backend.linalg import host_factor
 from calibayes._backend.rng import fold_key
 from calibayes._backend.warnings import LongRunWarning
@@ -30,6 +32,7 @@ from calibayes._core.target import Target
 from calibayes.regions import Region
 from calibayes.samplers.base import OnStep, Sampler, SamplerInfo, Snapshot
 from calibayes.samplers.initial import InitialDraws
+from calibayes.samplers.normal import NotNormalError, can_fit_normal, fit_to_data, fit_to_replicates
 from calibayes.samplers.populations import N_POPULATIONS, population_target, replicate_batches
 from calibayes.samplers.smc import SMC
 from calibayes.samplers.tempering import COARSE_SCHEDULE
@@ -60,8 +63,15 @@ class PreparedPool(NamedTuple):
     whitened: WhitenedPool
     search: WhitenedPool
     """A part of the draws of each population, used during the search."""
+    jackknife: "Jackknife | None"
+    """Shifts of the posterior mean to each replicate; None where normal approximations replace them."""
+
+
+class Jackknife(NamedTuple):
+    """Shifts of the posterior mean by the infinitesimal jackknife."""
+
     shifts: Float[np.ndarray, "K B"]
-    """Shifts of the posterior mean to each replicate, by the infinitesimal jackknife."""
+    """Shift of the posterior mean to each replicate."""
     relative_totals: Float[np.ndarray, " B"]
     """Totals of the counts of each replicate, relative to the number of observations."""
 
@@ -292,7 +302,7 @@ class Transport(Sampler[TransportState]):
             moved = move_populations(fold_key(key, 5, step), populations[step], eta)
             current = _prepare(target, make_pool(fold_key(key, 6, step), moved, self.size(target.dim)))
             data_state = _transport_to_data(target, current, eta)
-        maps = _first_maps(current, data_state, eta)
+        maps = _first_maps(target, current, data_state, eta)
         first, evaluations = transport_and_fit(target, current.search, maps, eta, good)
         state = TransportState(
             populations, pools, current, eta, data_state, first, key, evaluations, False, no_replicate, no_replicate
@@ -362,10 +372,14 @@ def _populations_near(
 
 
 def _prepare(target: Target, pool: Pool) -> PreparedPool:
-    """Return the pool with its whitened draws, the part of them for the search, and the jackknife shifts."""
+    """Return the pool with its whitened draws, and the part of them for the search."""
+    normal = can_fit_normal(target)
+    return PreparedPool(pool, *whiten(pool.particles, pool.eta, not normal), None if normal else _jackknife(target, pool))
+
+
+def _jackknife(target: Target, pool: Pool) -> Jackknife:
     influence = influences(target, pool.particles, pool.eta).values
-    shifts, relative_totals = mean_shifts(target, influence)
-    return PreparedPool(pool, *whiten(pool.particles, pool.eta), np.asarray(shifts), np.asarray(relative_totals))
+    return Jackknife(*(np.asarray(value) for value in mean_shifts(target, influence)))
 
 
 def _transport_to_data(target: Target, current: PreparedPool, eta: float) -> DataState:
@@ -381,17 +395,25 @@ def _transport_to_data(target: Target, current: PreparedPool, eta: float) -> Dat
     return DataState(transported, merged, no_population, no_population, no_population)
 
 
-def _first_maps(current: PreparedPool, data_state: DataState, eta: float) -> AffineMaps:
-    """Return maps to the posterior on the data at `eta`, shifted by the jackknife.
+def _first_maps(target: Target, current: PreparedPool, data_state: DataState, eta: float) -> AffineMaps:
+    """Return maps to the posterior on the data at `eta`, moved to every replicate.
 
     If too few particles on the data are effective to estimate its moments, those of the pool are scaled to `eta`.
     """
     pool = current.whitened
     if np.median(data_state.transported.ess) >= required_ess(len(pool.centre)):
         means, covariances = host_moments(data_state.merged)
-        return AffineMaps.around(means[:, 0], host_factor(covariances)[0], 1 / current.relative_totals, current.shifts)
-    variance_factors = current.pool.eta / eta / current.relative_totals
-    return AffineMaps.around(np.asarray(pool.centre), np.asarray(pool.root), variance_factors, current.shifts)
+        centre, root, on_data = means[:, 0], host_factor(covariances)[0], 1.0
+    else:
+        centre, root, on_data = np.asarray(pool.centre), np.asarray(pool.root), current.pool.eta / eta
+    if can_fit_normal(target):
+        with suppress(NotNormalError):
+            fits = fit_to_replicates(target, fit_to_data(target, centre, on_data * root @ root.T, eta))
+            relative = np.linalg.solve(fits.root[:1], fits.root)
+            shifts = fits.centre - fits.centre[:, :1]
+            return AffineMaps(host_array(centre[:, None] + shifts), host_array(on_data**0.5 * root @ relative))
+    shifts, relative_totals = current.jackknife or _jackknife(target, current.pool)
+    return AffineMaps.around(centre, root, on_data / relative_totals, shifts)
 
 
 def _repair_draws_on_data(target: Target, state: TransportState, repair: bool) -> DataState:

@@ -1,0 +1,299 @@
+r"""Normal approximations of log-concave posteriors, by Newton's method on the smoothed risk.
+
+The normal distribution N(mu, Sigma) closest to a posterior, in the Kullback-Leibler divergence from the normal to the
+posterior, satisfies (Opper and Archambeau 2009)
+
+$$ E\{\eta\nabla R_b(\theta) - \nabla\log p(\theta)\} = 0, \qquad
+   \Sigma^{-1} = E\{\eta\nabla^2 R_b(\theta) - \nabla^2\log p(\theta)\}, \qquad \theta\sim N(\mu, \Sigma). $$
+
+A loss of a linear prediction depends on $\theta$ through $f = x^\top\theta \sim N(m, s^2)$ alone. With $z$ standard
+normal, integration by parts gives
+
+$$ E\,\rho'(f) = E\{z\,\rho(m + sz)\}/s, \qquad E\,\rho''(f) = E\{(z^2 - 1)\,\rho(m + sz)\}/s^2, $$
+
+integrals over one dimension that exist for check and hinge losses too. A Newton step on all replicates therefore
+costs B x N evaluations of the loss at a few nodes and B x N x K^2 operations for the Hessians, less than one evaluation
+of the risk at all particles. The smoothing scale s is that of the posterior on the data, for all replicates.
+
+References
+----------
+Opper and Archambeau (2009), The variational Gaussian approximation revisited, Neural Computation 21, 786-792.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from calibayes._backend.devices import SHARDED, UNSHARDED, sum_over_devices
+from calibayes._backend.functions import host_array
+from calibayes._backend.jit import jit, light_jit, prefetch
+from calibayes._backend.linalg import factor_and_inverse, host_factor, host_inverse_factor
+from calibayes._core.counts import fold_chunks
+from calibayes._core.loss import LinearLoss
+from calibayes._core.target import Target, is_log_concave
+
+
+@dataclass(frozen=True)
+class NormalConfig:
+    """Constants of the normal approximations."""
+
+    node_spacing: float = 1.0
+    """Distance of the nodes of the trapezoidal rule, in standard deviations of the prediction. It is exact to 1e-6 for
+    smooth losses, and to 10% for one with a kink, whose errors average out over observations."""
+    node_range: float = 4.0
+    """Largest node, in standard deviations."""
+    max_data_steps: int = 100
+    """Largest number of Newton steps on the data. A logistic regression with 50 parameters takes about 8."""
+    max_step: float = 3.0
+    """Largest length of a step on the data, in posterior standard deviations per square root of a parameter."""
+    tolerance: float = 0.01
+    """A fit has converged if the squared length of the last step, in posterior standard deviations, is at most this
+    multiple of the number of parameters. The importance weights correct the rest."""
+    replicate_steps: int = 5
+    """Newton steps on the replicates, from the fit to the data. Each one squares the relative error."""
+    max_replicate_step: float = 1.0
+    """Largest length of a step on a replicate, in posterior standard deviations on the data per square root of a
+    parameter. Far from the data's fit, where the smoothed loss has little curvature, full steps can diverge."""
+    max_last_step: float = 0.5
+    """Largest length of the last of these steps, likewise, of a fit that is used."""
+    chunk_numbers: int = 2**26
+    """Numbers (observations x parameters x replicates) that one step of the sum over observations holds."""
+    max_chunk: int = 256
+    """Largest number of observations in a step, from which on matrix products are efficient."""
+
+
+CONFIG = NormalConfig()
+
+
+def can_fit_normal(target: Target) -> bool:
+    """Return whether the loss is of a linear prediction, and the posteriors are known to be log-concave."""
+    return target.linear and is_log_concave(target)
+
+
+class NotNormalError(Exception):
+    """There is no normal approximation of the posterior on the data."""
+
+
+class NormalFit(NamedTuple):
+    """Normal approximation of the posterior on the data.
+
+    Attributes
+    ----------
+    centre : ndarray of shape (K,)
+        Mean.
+    covariance : ndarray of shape (K, K)
+        Covariance.
+    eta : float
+        Learning rate.
+    """
+
+    centre: Float[np.ndarray, " K"]
+    covariance: Float[np.ndarray, "K K"]
+    eta: float
+
+
+class ReplicateFits(NamedTuple):
+    """Normal approximations of the posteriors on all replicates.
+
+    Attributes
+    ----------
+    centre : ndarray of shape (K, B)
+        Means.
+    root : ndarray of shape (B, K, K)
+        Factors of the covariances, which are `root @ root.T`.
+    """
+
+    centre: Float[np.ndarray, "K B"]
+    root: Float[np.ndarray, "B K K"]
+
+
+class Derivatives(NamedTuple):
+    """Derivatives of the smoothed risk, without the learning rate, and of minus the logarithm of the prior."""
+
+    gradient: Float[Array, "K R"]
+    hessian: Float[Array, "R K K"]
+    outer: Float[Array, "R K K"]
+    """Sums over observations of the outer products of the gradients of their losses."""
+    prior_gradient: Float[Array, "K R"]
+    prior_hessian: Float[Array, "K K"]
+    """At the mean over replicates."""
+
+
+def fit_to_data(
+    target: Target, centre: Float[np.ndarray, " K"], covariance: Float[np.ndarray, "K K"], eta: float | None
+) -> NormalFit:
+    """Fit a normal distribution to the posterior on the data.
+
+    Parameters
+    ----------
+    target : Target
+        The posteriors; replicate 0 is the data.
+    centre, covariance : ndarray of shape (K,), (K, K)
+        Where to start. A large covariance smooths the risk, so that Newton's method converges from far away.
+    eta : float or None
+        Learning rate. None for the one at which the posterior matches the sandwich covariance in trace.
+
+    Raises
+    ------
+    NotNormalError
+        If Newton's method does not converge.
+    """
+    data, dim = _data_target(target), target.dim
+    for _ in range(CONFIG.max_data_steps):
+        root = host_factor(covariance[None])[0]
+        fitted = jax.device_get(_derivatives_on_data(data, host_array(centre[:, None]), host_array(root)))
+        gradients = fitted.gradient, fitted.prior_gradient
+        gradient, prior_gradient = (np.asarray(value[:, 0], np.float64) for value in gradients)
+        hessian, outer = (np.asarray(value[0], np.float64) for value in (fitted.hessian, fitted.outer))
+        if not (np.isfinite(hessian).all() and np.isfinite(gradient).all()):
+            break
+        eta_now = dim / max(float(np.sum(_inverse(hessian) * outer)), 1e-300) if eta is None else eta
+        precision = eta_now * hessian + fitted.prior_hessian
+        covariance = _inverse(precision)
+        step = covariance @ (eta_now * gradient + prior_gradient)
+        length = float(np.sqrt(max(step @ precision @ step, 0.0) / dim))
+        if not np.isfinite(length):
+            break
+        centre = centre - min(1.0, CONFIG.max_step / max(length, 1e-30)) * step
+        if length**2 <= CONFIG.tolerance:
+            return NormalFit(centre, covariance, eta_now)
+    raise NotNormalError
+
+
+def fit_to_replicates(target: Target, fit: NormalFit) -> ReplicateFits:
+    """Fit normal distributions to the posteriors on all replicates, by Newton steps from the fit to the data.
+
+    A replicate on which Newton's method does not converge has the fit to the data.
+    """
+    root = host_factor(fit.covariance[None])[0]
+    fitted = _fit_replicates(target, *map(host_array, (fit.centre, root, np.float64(fit.eta))))
+    return ReplicateFits(*(np.asarray(value) for value in fitted))
+
+
+def prefetch_normal_fits(target: Target) -> None:
+    """Start to compile the fits to the data and to the replicates."""
+    dim, dtype = target.dim, target.reference.dtype
+    shaped = lambda *shape: jax.ShapeDtypeStruct(shape, dtype)
+    prefetch(_derivatives_on_data, prefetch(_data_target, target), shaped(dim, 1), shaped(dim, dim))
+    prefetch(_fit_replicates, target, shaped(dim), shaped(dim, dim), shaped())
+
+
+def _inverse(matrix: Float[np.ndarray, "K K"]) -> Float[np.ndarray, "K K"]:
+    inverse_root = host_inverse_factor(matrix[None])[0]
+    return inverse_root.T @ inverse_root
+
+
+@light_jit
+def _data_target(target: Target) -> Target:
+    return replace(target, counts=target.counts.select(jnp.zeros(1, int)))
+
+
+@jit
+def _derivatives_on_data(
+    data: Target, centre: Float[Array | np.ndarray, "K 1"], root: Float[Array | np.ndarray, "K K"]
+) -> Derivatives:
+    return _derivatives(data, jnp.asarray(centre), jnp.asarray(root), with_outer=True)
+
+
+@jit
+def _fit_replicates(
+    target: Target,
+    centre: Float[Array | np.ndarray, " K"],
+    root: Float[Array | np.ndarray, "K K"],
+    eta: Float[Array | np.ndarray, ""],
+) -> tuple[Float[Array, "K B"], Float[Array, "B K K"]]:
+    """Take Newton steps on every replicate, in the coordinates in which the fit to the data is standard normal."""
+    root, centre = jnp.asarray(root), jnp.broadcast_to(jnp.asarray(centre)[:, None], (len(root), target.n_replicates))
+    multiply = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+
+    def newton(_, fits):
+        centres = fits[0]
+        derivatives = _derivatives(target, centres, root, with_outer=False)
+        precision = eta * derivatives.hessian + derivatives.prior_hessian[None]
+        inverse = factor_and_inverse(multiply(multiply(root.T, precision), root))[1]
+        gradient = multiply(root.T, eta * derivatives.gradient + derivatives.prior_gradient)
+        whitened_roots = jnp.swapaxes(inverse, 1, 2)
+        step = multiply(whitened_roots, multiply(inverse, gradient.T[:, :, None]))[:, :, 0].T
+        length = jnp.sqrt(jnp.square(step).mean(0))
+        shortened = jnp.minimum(1.0, CONFIG.max_replicate_step / jnp.maximum(length, 1e-30))
+        return centres - multiply(root, step * shortened[None]), multiply(root, whitened_roots), length
+
+    start = centre, jnp.broadcast_to(root, (target.n_replicates, *root.shape)), jnp.zeros(target.n_replicates)
+    centres, roots, length = jax.lax.fori_loop(0, CONFIG.replicate_steps, newton, start)
+    # NaN compares as false.
+    converged = (length <= CONFIG.max_last_step) & jnp.isfinite(roots).all((1, 2))
+    return jnp.where(converged[None], centres, centre), jnp.where(converged[:, None, None], roots, root)
+
+
+def _derivatives(
+    target: Target, centre: Float[Array, "K R"], root: Float[Array, "K K"], with_outer: bool
+) -> Derivatives:
+    """Return the derivatives of the smoothed risk and of the prior at the centres of R replicates."""
+    loss, dim, n_replicates = target.loss, len(centre), centre.shape[1]
+    assert isinstance(loss, LinearLoss)
+    relative = centre - target.reference[:, None]
+    highest = jax.lax.Precision.HIGHEST
+    flatten = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])
+
+    def on_device(data, relative, root, counts):
+        def add(total, chunk):
+            block, elements = chunk
+            (x, y, offset), weights = jax.tree.map(flatten, (block, jax.vmap(counts.block)(elements)))
+            prediction = offset[:, None] + jnp.matmul(x, relative, precision=highest)
+            scale = jnp.sqrt(jnp.square(jnp.matmul(x, root, precision=highest)).sum(-1))
+            # Without the barrier XLA computes them again for every product below.
+            first, second = jax.lax.optimization_barrier(_smoothed_derivatives(loss.rho, prediction, y, scale))
+            gradient = jnp.matmul(x.T, weights * first, precision=highest)
+            terms = [gradient, _weighted_products(x, weights * second)]
+            if with_outer:
+                terms.append(_weighted_products(x, weights * jnp.square(first)))
+            return jax.tree.map(jnp.add, total, tuple(terms))
+
+        matrices = jnp.zeros((n_replicates, dim, dim), relative.dtype)
+        zeros = (jnp.zeros_like(relative), *(matrices,) * (1 + with_outer))
+        length = target.reference_loss.shape[1]
+        width = max(1, min(CONFIG.max_chunk, CONFIG.chunk_numbers // (dim * n_replicates)) // length)
+        return fold_chunks(add, zeros, (data, counts.blocks), counts.n_blocks, width, on_cpu=True)
+
+    counts = target.counts
+    specs = (SHARDED, UNSHARDED, UNSHARDED, counts.partition_specs())
+    gradient, hessian, *outer = sum_over_devices(target.mesh, on_device, specs, target.data, relative, root, counts)
+    log_prob = target.prior.log_prob
+    prior_gradient = -jax.vmap(jax.grad(log_prob), 1, 1)(centre)
+    prior_hessian = -jax.hessian(log_prob)(centre.mean(1))
+    return Derivatives(gradient, hessian, outer[0] if outer else hessian, prior_gradient, prior_hessian)
+
+
+def _smoothed_derivatives(
+    rho: Callable[..., Array], prediction: Float[Array, "L R"], y: Float[Array, " L"], scale: Float[Array, " L"]
+) -> tuple[Float[Array, "L R"], Float[Array, "L R"]]:
+    """Return the first and second derivative of the loss, averaged over a normal distribution of the prediction."""
+    nodes = np.arange(-CONFIG.node_range, CONFIG.node_range + CONFIG.node_spacing / 2, CONFIG.node_spacing)
+    density = np.exp(-0.5 * nodes**2)
+    first = density * nodes / (density @ nodes**2)
+    second = density * (nodes**2 - (density @ nodes**2) / density.sum())
+    second = second * 2 / (second @ nodes**2)
+    # A scale of zero belongs to a row of X that is zero, which has no derivative in the parameters.
+    scale = jnp.where(scale > 0, scale, 1.0)[:, None]
+    losses = jax.vmap(rho)
+    # Minus the loss at the centre, because rounding errors of large losses would be divided by a small scale. The sum is
+    # unrolled: XLA does not vectorise a reduction over the nodes on a CPU.
+    middle = losses(prediction, y)
+    slope, curvature = jnp.zeros_like(prediction), jnp.zeros_like(prediction)
+    for z, a, b in zip(nodes.tolist(), first.tolist(), second.tolist(), strict=True):
+        difference = losses(prediction + z * scale, y) - middle
+        slope, curvature = slope + a * difference, curvature + b * difference
+    return slope / scale, jnp.maximum(curvature, 0.0) / jnp.square(scale)
+
+
+def _weighted_products(x: Float[Array, "L K"], weights: Float[Array, "L R"]) -> Float[Array, "R K K"]:
+    """Return the sums over observations of their weights times the outer products of the rows of x."""
+    (length, dim), n_replicates = x.shape, weights.shape[1]
+    scaled = (weights.T[:, None, :] * x.T[None]).reshape(n_replicates * dim, length)
+    return jnp.matmul(scaled, x, precision=jax.lax.Precision.HIGHEST).reshape(n_replicates, dim, dim)
