@@ -6,7 +6,8 @@ for every particle $\theta$ of every replicate $b$, with counts $c$. Two choices
 
 *Layout.* The sum is a scan over blocks of observations. Inside a block it is unrolled over observations and parameters,
 with particles on the last axis, so that each block is one fused pass over the particles. No array of size B x M x N is
-stored.
+stored. On a GPU with more than a few parameters, the predictions of some hundred observations at a time are a matrix
+product, and the losses are summed in one pass over them.
 
 *The reference* $\theta_0$. Losses are relative to a point inside the posterior and are added a few observations at a
 time, so that the sums stay of the order of the posterior's own spread instead of growing with N, and float32 is
@@ -21,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from calibayes._core.counts import Counts, fold_blocks
+from calibayes._core.counts import Counts, fold_blocks, fold_chunks
 from calibayes._core.loss import LinearLoss
 from calibayes._core.unroll import unroll
 
@@ -37,10 +38,15 @@ class RiskConfig:
     """Number of observations that are unrolled in one pass over the particles. On a CPU blocks of 16 took a quarter
     longer with 1 to 8 parameters (`docs/performance.md`)."""
     gpu_block_length: int = 16
-    """The same on a GPU for at most `gpu_long_block_dim` parameters. Each block is a kernel launch there, and blocks of
-    16 were twice as fast as blocks of 8 with 2 parameters (`docs/performance.md`)."""
-    gpu_long_block_dim: int = 4
-    """Largest number of parameters with long blocks on a GPU, limited by its registers. Order-of-magnitude choice."""
+    """The same on a GPU, where each block is a kernel launch (`max_gpu_unrolled_dim`)."""
+    max_gpu_unrolled_dim: int = 8
+    """Number of parameters up to which predictions are unrolled sums on a GPU. On an H200, with 2 parameters a scan over
+    such blocks took 0.4 times as long as matrix products, with 8 about as long, and with 20 three times as long."""
+    gpu_chunk: int = 256
+    """Number of observations whose predictions are one matrix product on a GPU. On an H200, 256 took 0.8 times as long
+    as 64 with 20 to 50 parameters."""
+    gpu_chunk_numbers: int = 2**29
+    """Largest number of predictions that are in the memory of a GPU at the same time, 2 GiB in float32."""
     cached_numbers: int = 5 * 2**19
     """Number of floats that fit into the last-level cache of a CPU: particles, their sums and intermediate results, 10
     MiB in float32. Larger sets of replicates are evaluated in batches of that size; smaller batches took up to twice
@@ -59,8 +65,8 @@ CONFIG = RiskConfig()
 
 def block_length(dim: int) -> int:
     """Return the number of observations per block for `dim` parameters on the current backend."""
-    on_gpu = jax.default_backend() != "cpu"
-    return CONFIG.gpu_block_length if on_gpu and dim <= CONFIG.gpu_long_block_dim else CONFIG.block_length
+    unrolled_on_gpu = jax.default_backend() != "cpu" and dim <= CONFIG.max_gpu_unrolled_dim
+    return CONFIG.gpu_block_length if unrolled_on_gpu else CONFIG.block_length
 
 
 def in_replicate_batches(
@@ -160,6 +166,50 @@ def weighted_risk(
 
     zeros = jnp.zeros((counts.n_replicates, n_particles), reference_loss.dtype)
     return fold_blocks(add_block, zeros, (blocks, reference_loss, counts.blocks), counts.n_blocks)
+
+
+def linear_risk(
+    loss: LinearLoss,
+    theta: Float[Array, "K B M"],
+    blocks: tuple[Float[Array, "G L K"], Float[Array, "G L"], Float[Array, "G L"]],
+    reference_loss: Float[Array, "G L"],
+    counts: Counts,
+) -> Float[Array, "B M"]:
+    """Return the risk of a loss of a linear prediction relative to the reference.
+
+    The parameters are those of `risk_by_scan`.
+    """
+    by_products = jax.default_backend() != "cpu" and len(theta) > CONFIG.max_gpu_unrolled_dim
+    return (risk_by_products if by_products else risk_by_scan)(loss, theta, blocks, reference_loss, counts)
+
+
+def risk_by_products(
+    loss: LinearLoss,
+    theta: Float[Array, "K B M"],
+    blocks: tuple[Float[Array, "G L K"], Float[Array, "G L"], Float[Array, "G L"]],
+    reference_loss: Float[Array, "G L"],
+    counts: Counts,
+) -> Float[Array, "B M"]:
+    """Return the same as `risk_by_scan`, with the predictions of many observations at a time by a matrix product."""
+    dim, n_replicates, n_particles = theta.shape
+    flatten = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])
+    losses = jax.vmap(loss.rho)
+
+    def add_chunk(total, chunk):
+        data, reference, elements = chunk
+        (x, y, offset), reference, weights = jax.tree.map(flatten, (data, reference, jax.vmap(counts.block)(elements)))
+        products = jnp.matmul(x, theta.reshape(dim, -1), precision=jax.lax.Precision.HIGHEST)
+        predictions = products.reshape(-1, n_replicates, n_particles) + offset[:, None, None]
+        terms = weights[:, :, None] * (losses(predictions, y) - reference[:, None, None])
+        if not loss.finite:
+            # Leave out an infinite loss of an observation with count zero.
+            terms = jnp.where(weights[:, :, None] != 0, terms, 0.0)
+        return total + terms.sum(0)
+
+    zeros = jnp.zeros((n_replicates, n_particles), reference_loss.dtype)
+    chunk = min(CONFIG.gpu_chunk, CONFIG.gpu_chunk_numbers // (n_replicates * n_particles))
+    width = max(1, chunk // reference_loss.shape[1])
+    return fold_chunks(add_chunk, zeros, (blocks, reference_loss, counts.blocks), counts.n_blocks, width, on_cpu=True)
 
 
 def risk_by_scan(

@@ -29,8 +29,14 @@ from calibayes._core.coordinates import Coordinates
 from calibayes._core.counts import Counts, DrawnCounts, PoissonSpec, StoredCounts
 from calibayes._core.loss import Generic, LinearLoss
 from calibayes._core.particles import Particles, uniform_log_weights
-from calibayes._core.risk import block_length, generic_losses, in_replicate_batches, linear_losses, weighted_risk
-from calibayes._core.risk_gpu import linear_risk
+from calibayes._core.risk import (
+    block_length,
+    generic_losses,
+    in_replicate_batches,
+    linear_losses,
+    linear_risk,
+    weighted_risk,
+)
 from calibayes._core.unroll import unroll
 
 

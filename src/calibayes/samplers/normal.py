@@ -50,6 +50,8 @@ class NormalConfig:
     """Largest node, in standard deviations."""
     max_data_steps: int = 100
     """Largest number of Newton steps on the data. A logistic regression with 50 parameters takes about 8."""
+    min_damping: float = 0.1
+    """Smallest factor by which steps on the data are shortened. It is halved whenever they do not become shorter."""
     max_step: float = 3.0
     """Largest length of a step on the data, in posterior standard deviations per square root of a parameter."""
     tolerance: float = 0.01
@@ -145,6 +147,7 @@ def fit_to_data(
         If Newton's method does not converge.
     """
     data, dim = _data_target(target), target.dim
+    damping, previous = 1.0, np.inf
     for _ in range(CONFIG.max_data_steps):
         root = host_factor(covariance[None])[0]
         fitted = jax.device_get(_derivatives_on_data(data, host_array(centre[:, None]), host_array(root)))
@@ -155,12 +158,17 @@ def fit_to_data(
             break
         eta_now = dim / max(float(np.sum(_inverse(hessian) * outer)), 1e-300) if eta is None else eta
         precision = eta_now * hessian + fitted.prior_hessian
+        if damping < 1:
+            precision = damping * precision + (1 - damping) * _inverse(covariance)
         covariance = _inverse(precision)
         step = covariance @ (eta_now * gradient + prior_gradient)
         length = float(np.sqrt(max(step @ precision @ step, 0.0) / dim))
         if not np.isfinite(length):
             break
-        centre = centre - min(1.0, CONFIG.max_step / max(length, 1e-30)) * step
+        # The covariance of one step smooths the risk in the next one, and the steps may alternate.
+        damping = damping if length < previous else max(0.5 * damping, CONFIG.min_damping)
+        previous = length
+        centre = centre - damping * min(1.0, CONFIG.max_step / max(length, 1e-30)) * step
         if length**2 <= CONFIG.tolerance:
             return NormalFit(centre, covariance, eta_now)
     raise NotNormalError

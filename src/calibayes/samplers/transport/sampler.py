@@ -374,7 +374,9 @@ def _populations_near(
 def _prepare(target: Target, pool: Pool) -> PreparedPool:
     """Return the pool with its whitened draws, and the part of them for the search."""
     normal = can_fit_normal(target)
-    return PreparedPool(pool, *whiten(pool.particles, pool.eta, not normal), None if normal else _jackknife(target, pool))
+    return PreparedPool(
+        pool, *whiten(pool.particles, pool.eta, not normal), None if normal else _jackknife(target, pool)
+    )
 
 
 def _jackknife(target: Target, pool: Pool) -> Jackknife:
