@@ -148,7 +148,10 @@ class PrecisionCheck:
         if rounding > CONFIG.max_risk_rounding:
             remedy = "subtract from the loss the part that does not depend on theta."
             if isinstance(self._model.loss, LinearLoss) and self._model.loss.location:
-                remedy = "the prior keeps the parameters far from a fit of the data. Use a prior that agrees with them."
+                remedy = (
+                    "the prior keeps the parameters far from a fit of the data, or X determines most values of y. "
+                    "Check both."
+                )
             raise PrecisionError(
                 f"the risk is so large, even at the posterior mean, that {_float_name()} rounds eta * risk to "
                 f"{rounding:.1g} at eta = {eta:.3g}: {remedy}"
