@@ -1,4 +1,4 @@
-"""Methods whose runs are stopped, fall back to another sampler, or do not settle, on a normal mean with exact draws.
+"""Methods whose runs are stopped, fall back to another sampler, or use draws far from their answer, on a normal mean with exact draws.
 
 The matching learning rate of a normal mean is N over the sum of squared residuals.
 """
@@ -86,7 +86,7 @@ def test_formula_is_evaluated_again_on_the_draws_of_the_fallback_sampler(second_
     # Draws are quantiles, whose variance is too small by 0.3%.
     assert iterate.eta == pytest.approx(matching_eta(), rel=0.01)
     # The draws of the fallback sampler are at the first, wrong learning rate, which is reported.
-    assert codes(verified.solution) == [cb.Code.AUDIT_FAILED, cb.Code.FALLBACK, cb.Code.METHOD_UNSETTLED]
+    assert codes(verified.solution) == [cb.Code.AUDIT_FAILED, cb.Code.FALLBACK, cb.Code.DRAWS_FAR_FROM_ETA]
     # The learning rates of both samplers, and of both evaluations of the formula.
     assert [record.iteration for record in trace] == list(range(1, len(trace) + 1))
     assert trace[0].eta == pytest.approx(matching_eta() / 1.5**2, rel=0.01)
@@ -147,30 +147,30 @@ def test_studentized_calibration_that_is_stopped_keeps_the_answer_of_gpc(monkeyp
     assert solution.iterate.eta == gpc.iterate.eta
 
 
-# Learning rates that do not settle
+# Draws far from the learning rate
 
 
 def test_draws_far_from_the_matching_learning_rate_are_reported():
     """A factor of five; the formula is right nevertheless, because the posterior is normal."""
     method, far = cb.methods.Matching(), make_problem(eta=0.2)
     near = method.solve(make_solver(), far, None).solution
-    assert cb.Code.METHOD_UNSETTLED not in codes(near)
+    assert cb.Code.DRAWS_FAR_FROM_ETA not in codes(near)
     iterate = make_solver().solve(far, 0.2).iterate
     draws = draws_on_data(far)
     resolved = method.resolve(make_solver(), far, iterate, draws)
-    assert codes(resolved).count(cb.Code.METHOD_UNSETTLED) == 1
+    assert codes(resolved).count(cb.Code.DRAWS_FAR_FROM_ETA) == 1
     assert "from draws at eta = 0.2" in resolved.iterate.diagnostics[-1].message
     assert resolved.iterate.status is cb.Status.COMPUTED
     assert resolved.iterate.eta == pytest.approx(matching_eta(), rel=0.01)
     fixed = cb.methods.Fixed(1.0).resolve(make_solver(), far, iterate, draws)
-    assert cb.Code.METHOD_UNSETTLED not in codes(fixed)
+    assert cb.Code.DRAWS_FAR_FROM_ETA not in codes(fixed)
 
 
 def test_draws_of_the_user_are_not_replaced_but_reported():
     problem = make_problem(eta=0.2)
     problem = replace(problem, draws=problem.initial.particles.theta[:, 0].T)
     solution = cb.methods.Matching().solve(make_solver(), problem, None).solution
-    assert cb.Code.METHOD_UNSETTLED in codes(solution)
+    assert cb.Code.DRAWS_FAR_FROM_ETA in codes(solution)
 
 
 def test_first_draws_near_the_matching_learning_rate_are_used():
@@ -181,11 +181,11 @@ def test_first_draws_near_the_matching_learning_rate_are_used():
 
 
 def test_studentized_learning_rate_that_keeps_moving_is_reported(monkeypatch):
-    settled = cb.methods.StudentizedGPC().solve(make_solver(), make_problem(), None).solution
-    assert cb.Code.METHOD_UNSETTLED not in codes(settled)
+    near = cb.methods.StudentizedGPC().solve(make_solver(), make_problem(), None).solution
+    assert cb.Code.DRAWS_FAR_FROM_ETA not in codes(near)
     monkeypatch.setattr(studentized_module, "CONFIG", replace(studentized_module.CONFIG, max_moves=0))
     moving = cb.methods.StudentizedGPC().solve(make_solver(), make_problem(), None).solution
-    assert cb.Code.METHOD_UNSETTLED in codes(moving)
+    assert cb.Code.DRAWS_FAR_FROM_ETA in codes(moving)
 
 
 # Moments

@@ -215,7 +215,7 @@ class Formula(Method):
             f"the learning rate that matches them, {matching_eta(draws.moments.moments):.3g}. They depend on eta "
             'unless the posterior is normal. Compare with method="gpc".'
         )
-        return with_diagnostic(solution, Diagnostic(Code.METHOD_UNSETTLED, Severity.WARNING, 0, message))
+        return with_diagnostic(solution, Diagnostic(Code.DRAWS_FAR_FROM_ETA, Severity.WARNING, 0, message))
 
     def interval_rates(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
         return [self.learning_rate(draws, vector) for vector in vectors]

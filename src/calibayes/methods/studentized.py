@@ -136,7 +136,7 @@ class StudentizedGPC(Method):
             f"The learning rate still changed after {CONFIG.max_moves} moves of the particles to it, because the "
             'Hessians depend on it. The posteriors may be far from normal: compare with method="gpc".'
         )
-        return with_diagnostic(solution, Diagnostic(Code.METHOD_UNSETTLED, Severity.WARNING, 0, message))
+        return with_diagnostic(solution, Diagnostic(Code.DRAWS_FAR_FROM_ETA, Severity.WARNING, 0, message))
 
     def interval_rates(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
         moments = _replicate_moments(problem, iterate)
