@@ -1,6 +1,6 @@
-"""Methods whose runs are stopped, fall back to another sampler, or use draws far from their answer, on a normal mean with exact draws.
+"""Methods whose runs are stopped, fall back to another sampler, or use draws far from their answer.
 
-The matching learning rate of a normal mean is N over the sum of squared residuals.
+The problem is a normal mean with exact draws, whose matching learning rate is N over the sum of squared residuals.
 """
 
 import time
