@@ -101,9 +101,9 @@ def _soak(stored: dict[str, Any]) -> list[str]:
         f"{same['max_compilations']} calibrations. In the second part, compiled programs are dropped at "
         f"{new['map_share']:.0%} of the allowed memory maps, earlier than by default. In the third part, the memory of "
         f"a session with {default['shapes']} shapes (up to 4,500 observations and 10 parameters, 2,000 replicates) may "
-        f"reach {default['max_memory_mb']:,} MB between calibrations: compiled programs that have not been used for "
-        "the longest time are dropped, and freed memory is returned to the system. During a calibration, the particles "
-        "of all replicates come on top.",
+        f"reach {default['max_memory_mb']:,} MB, with the particles of all replicates during a calibration: compiled "
+        "programs that have not been used for the longest time are dropped, and freed memory is returned to the "
+        "system.",
         Table(["quantity", "measured"], rows).markdown(),
         f"On {stored['device']}; jax {stored['jax_version']}, Python {stored['python_version']}.",
     ]

@@ -156,5 +156,7 @@ class ExactSampler(Sampler[ExactState]):
 
     def _particles(self, target, eta, factor=1.0):
         quantiles = norm.ppf((np.arange(self.n_particles) + 0.5) / self.n_particles)
+        # In random order, as draws are.
+        quantiles = np.random.default_rng(0).permutation(quantiles)
         sd = factor * self.scale * eta**self.exponent / math.sqrt(N)
         return evaluate(target, jnp.asarray(np.asarray(self.means)[None, :, None] + sd * quantiles, float))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import calibayes as cb
+from calibayes._core.precision import PrecisionCheck, PrecisionError
 from calibayes._core.target import make_target
 
 
@@ -69,3 +70,22 @@ def assert_log_gamma_moments(particles, eta, total, weighted, inflation=1.0):
     assert (np.abs(v / var - 1) < inflation * 4 * np.sqrt(2.5 / size)).all()
     # The variance of the third power of a normal variable is 15 sd^6.
     assert (np.abs(t - third) < inflation * 4 * np.sqrt(15 / size) * var**1.5).all()
+
+
+class CoarseFloats(PrecisionCheck):
+    """Check of the precision that fails at the answer: of the risk, or of the parameters."""
+
+    def __init__(self, name):
+        setattr(self, name, self.fail)
+
+    def check_initial(self, target, particles, eta):
+        pass
+
+    def check_risk(self, eta):
+        pass
+
+    def check_parameters(self, target, particles, eta):
+        pass
+
+    def fail(self, *_):
+        raise PrecisionError("parameter 0 is near 1. Centre X.")

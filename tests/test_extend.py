@@ -25,7 +25,7 @@ WITH_STATE = ("own_kernel", "own_search", "own_sampler")
 MAX_LINES = 40
 
 SMALL = {"bootstrap": 200, "progress": False, "tolerance": 0.03, "seed": 0, "max_iterations": 50}
-SAMPLER = cb.SMC(n_particles=300, ess_target=0.99)
+SAMPLER = cb.SMC(n_particles=300, ess_target=0.95)
 
 
 @pytest.fixture(scope="module")

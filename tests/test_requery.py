@@ -10,6 +10,7 @@ from scipy import stats
 
 import calibayes as cb
 from calibayes.design import Design
+from targets import CoarseFloats
 
 N, K, B, M = 96, 4, 400, 500
 MODEL = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=100.0))
@@ -277,3 +278,30 @@ def test_region_in_other_coordinates_is_checked():
     mapping = Design.from_columns(x[:, 1:]).reparametrization(0.0)
     with pytest.raises(ValueError, match="is out of range: there are 2"):
         mapping.transform_region(cb.regions.Interval(7)).check(2)
+
+
+# Findings of the calibration
+
+
+@pytest.mark.parametrize("name", ["check_risk", "check_parameters"])
+def test_rounding_errors_at_another_level_are_reported(result, name):
+    inputs = replace(result.calibration.inputs, precision=CoarseFloats(name))
+    calibration = replace(result.calibration, inputs=inputs)
+    with pytest.warns(cb.NotConvergedWarning, match=r"Parameter 0 is near 1\."):
+        requeried = calibration.at(0.9, None)
+    assert requeried.status is cb.Status.UNRELIABLE
+    assert [finding.code for finding in requeried.diagnostics] == [cb.Code.ROUNDING]
+
+
+@pytest.mark.parametrize("code", [cb.Code.ROUNDING, cb.Code.DATA_UNRELIABLE])
+def test_unreliable_draws_make_the_answer_at_another_level_unreliable(result, code):
+    """Once, although the check of the rounding errors fails again."""
+    finding = cb.Diagnostic(code, cb.Severity.ERROR, 0, "The draws are unreliable.")
+    iterate = replace(result.calibration.iterate, status=cb.Status.UNRELIABLE, diagnostics=(finding,))
+    calibration = replace(result.calibration, iterate=iterate)
+    if code is cb.Code.ROUNDING:
+        calibration = replace(calibration, inputs=replace(calibration.inputs, precision=CoarseFloats("check_risk")))
+    with pytest.warns(cb.NotConvergedWarning):
+        requeried = calibration.at(0.9, None)
+    assert requeried.status is cb.Status.UNRELIABLE
+    assert requeried.diagnostics == [finding]

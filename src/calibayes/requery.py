@@ -24,7 +24,7 @@ from calibayes._backend.versions import versions
 from calibayes._backend.warnings import CalibrationWarning, NotConvergedWarning
 from calibayes._core.curve import Coverage, Curve
 from calibayes._core.particles import Particles, host_reweight
-from calibayes._core.precision import PrecisionCheck, PrecisionError, double_precision
+from calibayes._core.precision import PrecisionCheck, double_precision
 from calibayes._core.shape import shape_target
 from calibayes._core.status import ABOUT_THE_SAMPLER, Code, Diagnostic, Severity, Status, worst
 from calibayes._core.target import Target, make_target
@@ -45,7 +45,7 @@ from calibayes.solve.marginals import is_inside, marginal_curves
 from calibayes.solve.problem import CoverageProblem, NotReachedError
 from calibayes.solve.progress import Progress
 from calibayes.solve.search import Search
-from calibayes.solve.solver import Solver, check_reliability
+from calibayes.solve.solver import Solver, check_reliability, check_rounding
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,10 @@ class Calibration:
         same = region is self.problem.region and level == self.problem.level
         known = self.iterate if same else replace(self.iterate, curve=None)
         solution = self.method.resolve(solver, problem, known, self.draws)
-        iterate = check_reliability(self._check_rounding(self._inherit(solution.iterate)))
+        iterate = self._inherit(solution.iterate)
+        if all(finding.code is not Code.ROUNDING for finding in iterate.diagnostics):
+            iterate = check_rounding(self.inputs.precision, problem, iterate, repeatable=False)
+        iterate = check_reliability(iterate)
         trace = solution.trace or self.trace
         return replace(self, problem=problem, iterate=iterate, trace=trace, search=search)
 
@@ -251,17 +254,6 @@ class Calibration:
     def with_method(self, method: Method) -> "Calibration":
         """Return the calibration by another method, from the same draws and replicates."""
         return replace(self, method=method)._solve_for(self.problem.level, self.problem.region)
-
-    def _check_rounding(self, iterate: Iterate) -> Iterate:
-        """Return an iterate with a diagnostic if rounding errors are too large at its learning rate."""
-        known = any(finding.code is Code.ROUNDING for finding in iterate.diagnostics)
-        try:
-            if self.inputs.precision is not None and not known:
-                self.inputs.precision.check_risk(iterate.eta)
-        except PrecisionError as error:
-            finding = Diagnostic(Code.ROUNDING, Severity.ERROR, 0, str(error).capitalize())
-            return replace(iterate, diagnostics=(*iterate.diagnostics, finding))
-        return iterate
 
     def _inherit(self, iterate: Iterate) -> Iterate:
         """Return an iterate with the diagnostics that are about the sampler."""

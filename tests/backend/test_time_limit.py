@@ -2,6 +2,7 @@
 
 import time
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -31,3 +32,10 @@ def test_limit_of_the_outer_context_is_lifted_and_restored():
             check_time_limit()
         with pytest.raises(TimeoutError):
             check_time_limit()
+
+
+def test_programs_that_are_part_of_another_one_are_traced_after_the_limit():
+    """JAX would keep the error of a trace that is cut short; the program that contains it has checked the limit."""
+    with time_limit(1e-9):
+        time.sleep(0.001)
+        assert jax.jit(lambda x: double(x) + 1)(jnp.ones(())) == 3

@@ -184,3 +184,24 @@ def test_shifts_and_matching_eta_do_not_depend_on_the_padding(regression):
         assert not np.asarray(shifts)[:, 0].any()
     for expected, computed in zip(*results, strict=True):
         np.testing.assert_array_equal(computed, expected)
+
+
+def test_influences_do_not_depend_on_the_size_of_the_loss():
+    """Residuals of 1 at draws within 1e-5 of a mean of 1, with weights whose sum differs from one by rounding.
+
+    The influence of observation i is -eta Cov(theta, r_i). If the mean of the draws were off by the rounding error of
+    the weights, 1e-7, eta times that and the loss would be added, hundreds of times the influence.
+    """
+    eta, sd, size = 4e3, 2e-5, 1000
+    half = sd * np.random.default_rng(0).normal(size=size // 2)
+    draws = np.float32(1 + np.concatenate([half, -half]))
+    y = np.array([0.0, 0.0, 2.0, 2.0, 2.0])
+    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    target = make_target(model, (np.ones((5, 1)), y), np.ones((1, 5)), 1).recentre(jnp.ones(1)).replicate(0)
+    particles = evaluate(target, jnp.asarray(draws[None, None]))
+    weights = np.exp(np.asarray(particles.log_weights, np.float64)).sum()
+    assert abs(weights - 1) > 1e-8
+    exact = -eta * 0.5 * np.sign(1 - y) * draws.astype(np.float64).var()
+    # The losses, near 0.5, have rounding errors of 3e-8, and vary by 1e-5.
+    computed = np.asarray(influences(target, particles, eta).values)[0, :5]
+    np.testing.assert_allclose(computed, exact, rtol=0.01)

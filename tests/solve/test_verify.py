@@ -8,8 +8,10 @@ import pytest
 
 import calibayes as cb
 from calibayes._backend.time_limit import TimeLimitError
+from calibayes._core.precision import PrecisionError
 from calibayes._core.target import make_target
 from calibayes.samplers.audit import Audit
+from calibayes.solve import solver as solver_module
 from calibayes.solve import verify as verify_module
 from calibayes.solve.checkpoint import Checkpoint
 from calibayes.solve.problem import CoverageProblem
@@ -18,7 +20,7 @@ from calibayes.solve.solver import Solver
 from calibayes.solve.verify import FALLBACK_FRACTION, verify
 from exact import gaussian_location_etas
 from exact_sampler import CALLS, B, ExactSampler, make_location_problem, make_location_target
-from targets import Flat
+from targets import CoarseFloats, Flat
 
 LEVEL = 0.9
 ERROR, WARNING = cb.Severity.ERROR, cb.Severity.WARNING
@@ -66,11 +68,12 @@ def audits(monkeypatch):
     return audits
 
 
-def run(sampler, *, eta=1.0, target=None, max_iterations=50, rule=None):
+def run(sampler, *, eta=1.0, target=None, max_iterations=50, rule=None, precision=None):
     problem = CoverageProblem(
         target or make_location_target(), sampler, cb.regions.Interval(0), LEVEL, "mean", jax.random.key(0)
     )
-    solver = Solver(rule or cb.Bracket(), 0.011, max_iterations, Checkpoint(), Progress(), time.perf_counter())
+    rule, started = rule or cb.Bracket(), time.perf_counter()
+    solver = Solver(rule, 0.011, max_iterations, Checkpoint(), Progress(), started, precision)
     return verify(solver, solver.solve(problem, eta))
 
 
@@ -139,6 +142,54 @@ def test_fallback_that_fails_the_audit_too_is_unreliable(audits):
     expected = [(cb.Code.AUDIT_FAILED, WARNING), (cb.Code.FALLBACK, WARNING), (cb.Code.AUDIT_FAILED, ERROR)]
     assert findings(verified) == expected
     assert verified.fell_back
+
+
+@pytest.mark.parametrize("outcome", [ValueError("no prior"), KeyboardInterrupt()])
+def test_fallback_that_is_not_audited_after_a_failed_audit_is_unreliable(audits, outcome):
+    """Nothing confirms the second sampler, and the first one is known to be wrong."""
+    audits.outcomes = [True, outcome]
+    iterate = run(audited(replacement=ExactSampler.of_problem())).solution.iterate
+    assert not iterate.status.is_success
+    last = iterate.diagnostics[-1]
+    assert (last.code, last.severity) == (cb.Code.AUDIT_FAILED, ERROR)
+    assert "could not be audited" in last.message
+
+
+def test_fallback_that_is_not_audited_without_a_failed_audit_is_accepted(audits):
+    audits.outcomes = [ValueError("no prior")]
+    verified = run(audited(n_unmixed=B // 2, replacement=ExactSampler.of_problem()))
+    assert verified.solution.iterate.status is cb.Status.CONVERGED
+    assert findings(verified)[-1] == (cb.Code.NOT_AUDITED, WARNING)
+
+
+@pytest.mark.parametrize("in_fallback", [False, True])
+def test_precision_that_is_too_low_is_not_a_failure_of_the_sampler(audits, in_fallback):
+    """The calibration is then repeated in double precision."""
+    audits.outcomes = [True if in_fallback else PrecisionError("too narrow")]
+
+    class Coarse(ExactSampler):
+        def init(self, key, target, initial, eta):
+            raise PrecisionError("too narrow")
+
+    with pytest.raises(PrecisionError):
+        run(audited(scale=WRONG, replacement=Coarse.of_problem()))
+
+
+@pytest.mark.parametrize("name", ["check_risk", "check_parameters"])
+def test_rounding_errors_are_reported_without_another_sampler(audits, monkeypatch, name):
+    monkeypatch.setattr(solver_module, "is_double", lambda: True)
+    verified = run(audited(replacement=ExactSampler.of_problem()), precision=CoarseFloats(name))
+    assert verified.solution.iterate.status is cb.Status.UNRELIABLE
+    assert findings(verified) == [(cb.Code.ROUNDING, ERROR), (cb.Code.NOT_AUDITED, WARNING)]
+    assert verified.solution.iterate.diagnostics[0].message == "Parameter 0 is near 1. Centre X."
+    assert "fallback" not in CALLS
+    assert not audits.etas
+
+
+@pytest.mark.parametrize("name", ["check_risk", "check_parameters"])
+def test_rounding_errors_in_single_precision_raise(name):
+    with pytest.raises(PrecisionError):
+        run(audited(), precision=CoarseFloats(name))
 
 
 @pytest.mark.parametrize("error", [ValueError("no prior"), RuntimeError("too far")])

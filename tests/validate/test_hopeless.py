@@ -114,6 +114,26 @@ def test_exact_fit_is_rejected(y):
         check_data(model(), (X, y), None)
 
 
+def test_prior_that_cannot_be_sampled_is_not_asked_for_its_width():
+    """An exact fit is then accepted: the prior may determine the parameters, as it does if it is narrow."""
+
+    class Unsampled:
+        def log_prob(self, theta):
+            return -0.5 * jnp.square(theta).sum()
+
+    with pytest.raises(ValueError, match="fitted exactly"):
+        check_data(model(), (X, X @ [1.0, 2.0]), None)
+    check_data(model(prior=Unsampled()), (X, X @ [1.0, 2.0]), None)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e3])
+def test_exact_fit_of_all_but_one_observation_is_named(size):
+    """The median regression of every replicate is the same, and no learning rate is too large but for the floats."""
+    y = X @ [1.0, 2.0] + size * (np.arange(N) == N - 1)
+    with pytest.raises(ValueError, match=r"float64.* X .*determines? most values of y"):
+        cb.calibrate(model(), (X, y), seed=0, **SMALL)
+
+
 @pytest.mark.parametrize("noise", [1e-12, 1.0])
 def test_inexact_fit_is_accepted(noise):
     check_data(model(), (X, X @ [1.0, 2.0] + noise * (np.arange(N) == N - 1)), None)

@@ -130,15 +130,14 @@ class PrecisionCheck:
         PrecisionError
             If the parameters or the risks cannot be resolved.
         """
-        theta = np.asarray(target.constrained(particles).theta).reshape(target.dim, -1)
-        _require_resolved_parameters(theta)
+        theta = self.check_parameters(target, particles, eta)
         self._rounding = float(_rounding_error(target))
         if not (isinstance(target.loss, LinearLoss) or target.mesh is not None or is_double()):
             self._rounding = max(self._rounding, self._compare_with_double(target, theta))
         self.check_risk(eta)
 
     def check_risk(self, eta: float) -> None:
-        """Check the rounding of `eta * risk` at a learning rate.
+        """Check the rounding of `eta * risk` at a learning rate, after `check_initial`.
 
         Raises
         ------
@@ -149,11 +148,49 @@ class PrecisionCheck:
         if rounding > CONFIG.max_risk_rounding:
             remedy = "subtract from the loss the part that does not depend on theta."
             if isinstance(self._model.loss, LinearLoss) and self._model.loss.location:
-                remedy = "the prior keeps the parameters far from a fit of the data. Use a prior that agrees with them."
+                remedy = (
+                    "the prior keeps the parameters far from a fit of the data, or X determines most values of y. "
+                    "Check both."
+                )
             raise PrecisionError(
                 f"the risk is so large, even at the posterior mean, that {_float_name()} rounds eta * risk to "
                 f"{rounding:.1g} at eta = {eta:.3g}: {remedy}"
             )
+
+    def check_parameters(self, target: Target, particles: Particles, eta: float) -> Float[np.ndarray, "K M"]:
+        """Check that floats resolve the parameters at a learning rate.
+
+        Parameters
+        ----------
+        target : Target
+            Target of the calibration.
+        particles : Particles
+            Draws of the posterior on the data.
+        eta : float
+            Their learning rate.
+
+        Returns
+        -------
+        ndarray of shape (K, M)
+            The parameters.
+
+        Raises
+        ------
+        PrecisionError
+            If the distance between neighbouring floats is too large a share of a posterior standard deviation.
+        """
+        theta = np.asarray(target.constrained(particles).theta).reshape(target.dim, -1)
+        largest, mean, sd = np.abs(theta).max(1), theta.mean(1, dtype=np.float64), theta.std(1, dtype=np.float64)
+        coarse = np.spacing(largest) > CONFIG.max_spacing * sd
+        if coarse.any():
+            k = int(np.argmax(coarse))
+            location = isinstance(self._model.loss, LinearLoss) and self._model.loss.location
+            remedy = ", and check that X does not determine most values of y" if location and is_double() else ""
+            raise PrecisionError(
+                f"parameter {k} is near {mean[k]:.3g} and its posterior at eta = {eta:.3g}, with standard deviation "
+                f"{sd[k]:.2g}, is too narrow for {_float_name()}. Centre y and the columns of X{remedy}."
+            )
+        return theta
 
     def _compare_with_double(self, target: Target, theta: Float[np.ndarray, "K M"]) -> float:
         """Return the standard deviation over draws of the rounding error of the risk on the data."""
@@ -183,17 +220,6 @@ def _rounding_error(target: Target) -> Float[Array, ""]:
     is_observation = jnp.arange(losses.size, dtype=n.dtype).reshape(losses.shape) < n
     block_sums = jnp.abs(jnp.where(is_observation, losses, 0.0).sum(1))
     return jnp.sqrt(jnp.square(jnp.nextafter(block_sums, jnp.inf) - block_sums).sum())
-
-
-def _require_resolved_parameters(theta: Float[np.ndarray, "K M"]) -> None:
-    largest, mean, sd = np.abs(theta).max(1), theta.mean(1, dtype=np.float64), theta.std(1, dtype=np.float64)
-    coarse = np.spacing(largest) > CONFIG.max_spacing * sd
-    if coarse.any():
-        k = int(np.argmax(coarse))
-        raise PrecisionError(
-            f"parameter {k} is near {mean[k]:.3g} and its posterior, with standard deviation {sd[k]:.2g}, is too "
-            f"narrow for {_float_name()}. Centre y and the columns of X."
-        )
 
 
 def _float_name() -> str:

@@ -69,11 +69,11 @@ def influences(target: Target, particles: Particles, eta: float) -> Influences:
     Influences
     """
     theta, log_weights = jax.device_get((particles.theta, particles.log_weights))
-    dim, n_populations, _ = theta.shape
+    dim = len(theta)
     # All populations together: within one, recently resampled draws have too little spread.
     theta = theta.reshape(dim, -1).astype(np.float64)
-    weights = np.exp(log_weights.astype(np.float64)).reshape(-1) / n_populations
-    return influences_on(target, theta, theta, weights, eta)[0]
+    weights = np.exp(log_weights.astype(np.float64)).reshape(-1)
+    return influences_on(target, theta, theta, weights / weights.sum(), eta)[0]
 
 
 def influences_on(
@@ -99,6 +99,8 @@ def influences_on(
         Learning rate of the draws.
     """
     centred = statistic - (statistic @ weights)[:, None]
+    # Again, because an error of the mean is multiplied by eta and by the loss, not by how much the loss varies.
+    centred -= (centred @ weights)[:, None]
     inverse_hessian = eta * ((centred * weights) @ centred.T)
     whiten = host_inverse_factor(inverse_hessian[None])[0]
     arrays = (coordinates[:, None], eta * weights * centred, whiten)

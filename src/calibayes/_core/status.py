@@ -97,6 +97,9 @@ class Code(StrEnum):
     """Coverage jumps past the level, because many replicates are equal data sets; the conservative side is reported."""
     COVERAGE_OFF_LEVEL = "coverage-off-level"
     """The method does not solve for coverage, and coverage on the replicates differs from the level."""
+    DRAWS_FAR_FROM_ETA = "draws-far-from-eta"
+    """The method computed the learning rate from draws at another one, on which it depends unless posteriors are
+    normal."""
     DOUBLE_PRECISION = "double-precision"
     """Single precision does not resolve the posterior, so that the calibration was computed in double precision."""
     ROUNDING = "rounding"

@@ -189,7 +189,7 @@ class Formula(Method):
         if verified.fell_back and self.uses_moments and verified.solution.iterate.status in _HAS_PARTICLES:
             # The initial draws were unreliable, and with them the learning rate.
             return replace(verified, solution=self._resolve_after_fallback(solver, problem, verified.solution))
-        return replace(verified, solution=state_error(verified.solution, rate))
+        return replace(verified, solution=self._describe_draws(state_error(verified.solution, rate), draws))
 
     def _resolve_after_fallback(self, solver: Solver, problem: CoverageProblem, first: Solution) -> Solution:
         """Return the solution at the learning rate that the draws of the fallback sampler give."""
@@ -204,7 +204,18 @@ class Formula(Method):
 
     def resolve(self, solver, problem, iterate, draws):
         rate = self.learning_rate(draws, problem.region.direction(problem.target.dim))
-        return stay_at(solver, problem, iterate, rate)
+        return self._describe_draws(stay_at(solver, problem, iterate, rate), draws)
+
+    def _describe_draws(self, solution: Solution, draws: DataDraws) -> Solution:
+        """Return a solution with a diagnostic if the moments were estimated far from the matching learning rate."""
+        if not self.uses_moments or draws.far_eta is None:
+            return solution
+        message = (
+            f"The Hessian and the sandwich covariance were estimated from draws at eta = {draws.far_eta:.3g}, far from "
+            f"the learning rate that matches them, {matching_eta(draws.moments.moments):.3g}. They depend on eta "
+            'unless the posterior is normal. Compare with method="gpc".'
+        )
+        return with_diagnostic(solution, Diagnostic(Code.DRAWS_FAR_FROM_ETA, Severity.WARNING, 0, message))
 
     def interval_rates(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
         return [self.learning_rate(draws, vector) for vector in vectors]
@@ -246,11 +257,15 @@ def stay_at(
 
 def state_error(solution: Solution, rate: LearningRate) -> Solution:
     """Return a solution with the error of the method's learning rate, and a diagnostic if coverage is off the level."""
-    problem, iterate = solution.problem, solution.iterate
-    iterate = replace(iterate, eta_se_of_method=rate.eta_se)
-    finding = _describe_coverage(iterate, problem.level)
-    if finding is not None:
-        iterate = replace(iterate, diagnostics=(*iterate.diagnostics, finding))
+    iterate = replace(solution.iterate, eta_se_of_method=rate.eta_se)
+    finding = _describe_coverage(iterate, solution.problem.level)
+    solution = replace(solution, iterate=check_reliability(iterate))
+    return solution if finding is None else with_diagnostic(solution, finding)
+
+
+def with_diagnostic(solution: Solution, finding: Diagnostic) -> Solution:
+    """Return a solution with one more diagnostic."""
+    iterate = replace(solution.iterate, diagnostics=(*solution.iterate.diagnostics, finding))
     return replace(solution, iterate=check_reliability(iterate))
 
 

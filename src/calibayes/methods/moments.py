@@ -238,12 +238,24 @@ class DataDraws:
         return int(self.target.counts.n)
 
     @cached_property
-    def moments(self) -> MomentEstimates:
-        """The moments, which are computed when they are first needed."""
+    def _unshaped(self) -> tuple[MomentEstimates, float]:
+        """The moments of the draws as they are, and the learning rate of these draws."""
         for particles, eta in self.candidates:
             moments = estimate_moments(self.target, particles, eta, self.bootstrap)
             if not is_far(moments, eta):
                 break
+        return moments, eta
+
+    @property
+    def moments(self) -> MomentEstimates:
+        """The moments, which are computed when they are first needed."""
+        moments, _ = self._unshaped
         if not self.has_sandwich_shape:
             return moments
         return MomentEstimates(shaped(moments.moments), tuple(map(shaped, moments.left_out)))
+
+    @property
+    def far_eta(self) -> float | None:
+        """Learning rate of the draws if it is far from the matching learning rate, else None."""
+        moments, eta = self._unshaped
+        return eta if is_far(moments, eta) else None

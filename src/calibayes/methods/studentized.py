@@ -28,10 +28,10 @@ from calibayes._backend.functions import host_array
 from calibayes._core.curve import Curve, quantile_error, quantile_of
 from calibayes._core.particles import Particles, host_moments
 from calibayes._core.scores import cluster_score_products, score_products
-from calibayes._core.status import Status
+from calibayes._core.status import Code, Diagnostic, Severity, Status
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Bootstrap, Cluster
-from calibayes.methods.base import Method, draws_on_data, stay_at, with_earlier_run
+from calibayes.methods.base import Method, draws_on_data, stay_at, with_diagnostic, with_earlier_run
 from calibayes.methods.moments import DataDraws, LearningRate
 from calibayes.solve.bracket import Bracket
 from calibayes.solve.iterate import Iterate
@@ -131,8 +131,12 @@ class StudentizedGPC(Method):
                 return replace(solution, iterate=stopped(iterate, error))
             solution = with_earlier_run(moved, solution)
             if not moved.trace or solution.iterate.status is not Status.COMPUTED:
-                break
-        return solution
+                return solution
+        message = (
+            f"The learning rate still changed after {CONFIG.max_moves} moves of the particles to it, because the "
+            'Hessians depend on it. The posteriors may be far from normal: compare with method="gpc".'
+        )
+        return with_diagnostic(solution, Diagnostic(Code.DRAWS_FAR_FROM_ETA, Severity.WARNING, 0, message))
 
     def interval_rates(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
         moments = _replicate_moments(problem, iterate)

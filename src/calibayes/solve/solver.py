@@ -181,7 +181,8 @@ class Solver:
                 solver_state = self._step(problem, solver_state)
                 self.checkpoint.put(stage, solver_state)
             solver_state, iterate = self._conclude(problem, solver_state)
-            iterate = self.finish(problem, self._check_rounding(iterate), solver_state.trace)
+            iterate = check_rounding(self.precision, problem, iterate, repeatable=not is_double())
+            iterate = self.finish(problem, iterate, solver_state.trace)
         except STOPS as error:
             if self.latest.best is None or processes_out_of_sync(error):
                 raise
@@ -356,19 +357,6 @@ class Solver:
             iterate = iterate if crossings is None else _with(iterate, iterate.status, (crossings,))
         return check_reliability(iterate)
 
-    def _check_rounding(self, iterate: Iterate) -> Iterate:
-        """Raise an error if single precision is too coarse at the answer; add a diagnostic if double precision is."""
-        if self.precision is None:
-            return iterate
-        try:
-            self.precision.check_risk(iterate.eta)
-        except PrecisionError as error:
-            if not is_double():
-                raise
-            finding = Diagnostic(Code.ROUNDING, Severity.ERROR, 0, f"{str(error).capitalize()}")
-            return replace(iterate, diagnostics=(*iterate.diagnostics, finding))
-        return iterate
-
     def _limit_diagnostic(self, problem: CoverageProblem, solver_state: SolverState) -> Diagnostic:
         message = f"The search stopped after {self.max_iterations} iterations."
         above = [record.coverage > problem.level for record in solver_state.trace]
@@ -389,6 +377,30 @@ def check_reliability(iterate: Iterate) -> Iterate:
     """Return the iterate; one that succeeded, but with a diagnostic of severity ERROR, is unreliable."""
     if iterate.status is not None and iterate.status.is_success and worst(iterate.diagnostics) is Severity.ERROR:
         return replace(iterate, status=Status.UNRELIABLE)
+    return iterate
+
+
+def check_rounding(
+    precision: PrecisionCheck | None, problem: CoverageProblem, iterate: Iterate, *, repeatable: bool
+) -> Iterate:
+    """Return the iterate, with a diagnostic if rounding errors are too large at its learning rate.
+
+    Raises
+    ------
+    PrecisionError
+        Instead of the diagnostic, if the calibration is `repeatable` in double precision.
+    """
+    try:
+        if precision is not None:
+            precision.check_risk(iterate.eta)
+            if iterate.status is not None and iterate.status.is_success:
+                precision.check_parameters(problem.target, iterate.particles, iterate.eta)
+    except PrecisionError as error:
+        if repeatable:
+            raise
+        message = str(error)
+        finding = Diagnostic(Code.ROUNDING, Severity.ERROR, 0, f"{message[0].upper()}{message[1:]}")
+        return replace(iterate, diagnostics=(*iterate.diagnostics, finding))
     return iterate
 
 

@@ -51,6 +51,9 @@ def verify(solver: Solver, solution: Solution) -> Verified:
         return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: the search did not end."), audited=False)
     if not hasattr(problem.target.prior, "sample"):
         return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: the prior cannot be sampled."), audited=False)
+    if Code.ROUNDING in _errors(iterate):
+        # Another sampler computes with the same floats.
+        return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: rounding errors are too large."), audited=False)
     if iterate.status is not None and iterate.status.is_success:
         solution, outcome = _audit(solver, solution, "audit")
         if outcome is None or not outcome.failed:
