@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := demo
-.PHONY: help demo test test-slow lint format docs picture clean lock audit coverage \
+.PHONY: help demo test test-slow test-gpu lint format docs picture clean lock audit coverage \
 	bench bench-cold bench-page bench-compare sensitivity seeds kills inputs soak reproduce robust-page validate mutants trust-page \
 	studies results pages
 
@@ -20,6 +20,9 @@ test: .venv/installed  ## Run the test suite.
 
 test-slow: .venv/installed  ## Run the slow tests; one of seven parts with PART=3/7.
 	$(BIN)/pytest -m slow --part $(or $(PART),1/1)
+
+test-gpu:  ## Run the test suite on a GPU, with the packages of PYTHON, which needs jax for GPUs; options with ARGS.
+	PYTHONPATH=src:. $(PYTHON) -m pytest -o addopts="" -q -m "not slow" --platform gpu $(ARGS)
 
 lint: .venv/installed  ## Check style, format, types and the layers of the package.
 	$(BIN)/ruff check .

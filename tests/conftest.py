@@ -1,5 +1,6 @@
 """Settings and fixtures of all tests."""
 
+import os
 import signal
 import zlib
 from pathlib import Path
@@ -26,7 +27,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):
+    parser.addoption("--platform", default="cpu", choices=["cpu", "gpu"], help="device that the tests run on")
     parser.addoption("--part", default="1/1", help="run a part of the tests: 2/7 is the second of seven parts")
+
+
+def pytest_configure(config):
+    # Processes that tests start use the same platform.
+    os.environ["JAX_PLATFORMS"] = platforms = {"cpu": "cpu", "gpu": "cuda,cpu"}[config.getoption("--platform")]
+    jax.config.update("jax_platforms", platforms)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -27,8 +27,6 @@ def chains(measurements: Measurements) -> list[Chains]:
     """Return chains compiled in several ways; the peak is the highest rate of any."""
     on_cpu = jax.default_backend() == "cpu"
     variants = [_by_xla(2**20, CHAIN, TIMES) if on_cpu else _by_xla(2**26, _LONG_CHAIN, _FEW_TIMES)]
-    if jax.default_backend() == "gpu":
-        variants.append(_by_pallas(2**24, TIMES, TIMES))
     if on_cpu:
         try:
             from benchmarks.speed import handwritten
@@ -61,38 +59,3 @@ def _by_xla(size: int, length: int, times: int) -> Chains:
     # Factor and term are arguments, because constants would be folded.
     call = partial(chains, jnp.linspace(0, 1, size), jnp.asarray(0.999, float), jnp.asarray(0.001, float))
     return Chains(call, 2 * length * times * size)
-
-
-def _by_pallas(size: int, length: int, times: int) -> Chains:
-    """Return a single kernel with several chains per thread, by inline assembly: XLA does not fuse multiply and add."""
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import triton
-
-    tile = 2048
-    shape = [jax.ShapeDtypeStruct((tile,), jnp.float32)]
-
-    def kernel(values_ref, factor_ref, term_ref, out_ref):
-        factor, term = (jnp.broadcast_to(ref[0], tile) for ref in (factor_ref, term_ref))
-        asm, constraints = "fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f"
-
-        def chain(_, values):
-            for _ in range(length):
-                args = [values, factor, term]
-                (values,) = triton.elementwise_inline_asm(
-                    asm, args=args, constraints=constraints, pack=1, result_shape_dtypes=shape
-                )
-            return values
-
-        out_ref[:] = jax.lax.fori_loop(0, times, chain, values_ref[:])
-
-    block, scalar = pl.BlockSpec((tile,), lambda i: (i,)), pl.BlockSpec((1,), lambda _: (0,))
-    call = pl.pallas_call(
-        kernel,
-        grid=(size // tile,),
-        in_specs=[block, scalar, scalar],
-        out_specs=block,
-        out_shape=jax.ShapeDtypeStruct((size,), jnp.float32),
-        compiler_params=triton.CompilerParams(num_warps=4, num_stages=1),
-    )
-    args = (jnp.linspace(0, 1, size), jnp.full(1, 0.999), jnp.full(1, 0.001))
-    return Chains(partial(jax.jit(call), *args), 2 * length * times * size)

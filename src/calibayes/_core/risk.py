@@ -40,8 +40,8 @@ class RiskConfig:
     gpu_block_length: int = 16
     """The same on a GPU, where each block is a kernel launch (`max_gpu_unrolled_dim`)."""
     max_gpu_unrolled_dim: int = 8
-    """Number of parameters up to which predictions are unrolled sums on a GPU. On an H200, with 2 parameters a scan over
-    such blocks took 0.4 times as long as matrix products, with 8 about as long, and with 20 three times as long."""
+    """Number of parameters up to which predictions are unrolled sums on a GPU. On an H200, a scan over such blocks took
+    0.4 times as long as matrix products with 2 parameters, about as long with 8, and three times as long with 20."""
     gpu_chunk: int = 256
     """Number of observations whose predictions are one matrix product on a GPU. On an H200, 256 took 0.8 times as long
     as 64 with 20 to 50 parameters."""

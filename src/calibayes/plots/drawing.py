@@ -72,7 +72,7 @@ def draw_importance_weights(ax: Axes, target: Target, state: TransportState) -> 
     k_hat, n_particles = pareto_k(particles.log_weights)[1:], particles.risk.shape[-1]
     limit, finite = pareto_k_limit(n_particles), k_hat[np.isfinite(k_hat)]
     low, high = min([0.0, *finite]) - 0.1, max([1.0, *finite]) + 0.1
-    degenerate = config.CONFIG.repair.degenerate_ess * n_particles
+    degenerate = config.CONFIG.repair.min_ess(n_particles)
     reliable = config.CONFIG.fit.good_ess * n_particles
     ax.fill_between([0, degenerate], low, high, color=NEUTRAL, alpha=0.1, lw=0)
     ax.fill_between([degenerate, reliable], limit, high, color=NEUTRAL, alpha=0.1, lw=0)

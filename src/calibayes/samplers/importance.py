@@ -50,9 +50,9 @@ class ImportanceConfig:
     little loss of effective sample size for a normal posterior. With more parameters it is their number, because the
     distance of a draw from the centre varies by the share sqrt(2 / df)."""
     min_ess: float = 0.2
-    """Effective sample size, as a share of the draws, that every replicate must have: with `oversampling` draws for each
-    equally weighted one, nearly as many are effective. A check loss with 50 parameters and 2,000 observations has 0.35.
-    """
+    """Effective sample size, as a share of the draws, that every replicate must have. With `oversampling` draws for
+    each equally weighted one, nearly as many are effective. It is 0.35 for a check loss with 50 parameters and 2,000
+    observations."""
     max_parameters: int = 500
     """Largest number of parameters. Order-of-magnitude choice; the weights reveal a proposal that does not fit."""
     oversampling: int = 4

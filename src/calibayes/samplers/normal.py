@@ -290,8 +290,8 @@ def _smoothed_derivatives(
     # A scale of zero belongs to a row of X that is zero, which has no derivative in the parameters.
     scale = jnp.where(scale > 0, scale, 1.0)[:, None]
     losses = jax.vmap(rho)
-    # Minus the loss at the centre, because rounding errors of large losses would be divided by a small scale. The sum is
-    # unrolled: XLA does not vectorise a reduction over the nodes on a CPU.
+    # Minus the loss at the centre, because rounding errors of large losses would be divided by a small scale. The sum
+    # is unrolled: XLA does not vectorise a reduction over the nodes on a CPU.
     middle = losses(prediction, y)
     slope, curvature = jnp.zeros_like(prediction), jnp.zeros_like(prediction)
     for z, a, b in zip(nodes.tolist(), first.tolist(), second.tolist(), strict=True):

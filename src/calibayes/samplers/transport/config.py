@@ -82,7 +82,8 @@ class FitConfig:
     data, the posterior moves with eta by several standard deviations, and three were not sufficient."""
     min_ess_ratio: float = 0.5
     """A refit is rejected if it reduces the ESS below this multiple of the previous one. Smaller reductions are
-    accepted: choosing the larger ESS would favour weights that miss a tail."""
+    accepted: choosing the larger ESS would favour weights that miss a tail. From `common_moments_from` parameters on, the
+    moments of a refit are noisy, and it has to increase the ESS."""
     max_extra_batches: int = 5
     """Largest number of batches of replicates that are refitted further on their own. If more replicates are poor, the
     maps do not suit the problem and refits do not help."""
@@ -157,10 +158,16 @@ class RepairConfig:
 
     degenerate_ess: float = 0.1
     """ESS below which weights count as degenerate, whatever the shape of their tail."""
+    sufficient_particles: int = 100
+    """Number of effective particles from which on the ESS is not too small, however many particles there are."""
     broadening: float = 4.0
     """Tempering starts at eta divided by this factor, from maps with variances multiplied by it."""
     many_replicates: float = 0.25
     """Share of degenerate replicates above which a warning announces a long run."""
+
+    def min_ess(self, n_particles: int) -> float:
+        """Return the number of effective particles, of `n_particles`, below which weights count as degenerate."""
+        return min(self.degenerate_ess * n_particles, self.sufficient_particles)
 
 
 @dataclass(frozen=True)

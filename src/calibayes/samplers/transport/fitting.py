@@ -116,7 +116,9 @@ def refit(target: Target, pool: WhitenedPool, transported: TransportedParticles,
     """Refit the maps of all replicates once; maps whose effective sample size falls too much are kept."""
     maps = refit_maps(pool, transported.maps, transported.particles.log_weights, transported.ess)
     new = transport(target, pool, maps, eta)
-    accepted = new.ess > config.CONFIG.fit.min_ess_ratio * transported.ess
+    constants = config.CONFIG
+    few_parameters = len(maps.centre) < constants.size.common_moments_from
+    accepted = new.ess > (constants.fit.min_ess_ratio if few_parameters else 1.0) * transported.ess
     return new if accepted.all() else new.where(accepted, transported)
 
 

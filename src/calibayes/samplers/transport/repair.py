@@ -39,7 +39,7 @@ def has_degenerate_weights(log_weights: Float[Array, "B M"], ess: Float[np.ndarr
     else:
         # The transfer of all log-weights takes longer than the shapes of all tails.
         shapes = pareto_k(log_weights)[doubtful]
-    degenerate = ess < config.CONFIG.repair.degenerate_ess * n_particles
+    degenerate = ess < config.CONFIG.repair.min_ess(n_particles)
     degenerate[doubtful] |= shapes > pareto_k_limit(n_particles)
     return degenerate
 
@@ -77,7 +77,7 @@ def sample_by_tempering(
     broad = transport(target, pool, maps.scaled(constants.broadening), first_eta)
     state = init_coarse(broad.particles, first_eta)
     particles = temper_to(replicate_keys(temper_key, target.n_replicates), target, state, eta).particles
-    degenerate = broad.ess < constants.degenerate_ess * broad.n_particles
+    degenerate = broad.ess < constants.min_ess(broad.n_particles)
     if degenerate.any() and hasattr(target.prior, "sample"):
         from_prior = temper_from_prior(prior_key, target, eta, broad.n_particles).particles
         particles = choose_replicates(degenerate, from_prior, particles)

@@ -254,7 +254,7 @@ class Transport(Sampler[TransportState]):
 
     def refine_is_cheap(self, target: Target, state: TransportState) -> bool:
         constants = config.CONFIG
-        degenerate = state.transported.ess < constants.repair.degenerate_ess * state.transported.n_particles
+        degenerate = state.transported.ess < constants.repair.min_ess(state.transported.n_particles)
         is_cheap = n_losses(target, state.current.whitened) < constants.fit.cheap_evaluation
         return bool(is_cheap and degenerate.sum() <= N_POPULATIONS)
 
