@@ -19,11 +19,11 @@ from calibayes import design
 from calibayes._core.status import Code, Severity, Status
 from calibayes.cli import app
 from calibayes.cli import fit as fit_command
-from calibayes.cli.columns import Selection
 from calibayes.cli.options import Loss, Region
 from calibayes.cli.output import FitSummary, print_summary
 from calibayes.design import Design
 from calibayes.result import Intervals
+from calibayes.tables.columns import Selection
 
 N = 60
 

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from calibayes.bootstrap import Cluster
-from calibayes.cli.columns import class_target, numeric_target, select_columns
-from calibayes.cli.tables import read_header, read_table
+from calibayes.tables.columns import class_target, numeric_target, select_columns
+from calibayes.tables.files import read_header, read_table
 
 N = 60
 

@@ -15,7 +15,7 @@ from calibayes.losses import LinearLoss
 class Classifier(ClassifierMixin, LinearEstimator):
     """Base class of the classification estimators."""
 
-    def fit(self, X: object, y: object) -> "Classifier":
+    def fit(self, X: object, y: object, sample_weight: object = None) -> "Classifier":
         """Calibrate the model.
 
         Parameters
@@ -24,6 +24,8 @@ class Classifier(ClassifierMixin, LinearEstimator):
             Columns.
         y : array-like of shape (n_samples,)
             Labels of two classes.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weight of each row, as `weights` in `calibayes.calibrate`. Default: all one.
 
         Returns
         -------
@@ -43,7 +45,8 @@ class Classifier(ClassifierMixin, LinearEstimator):
         self.classes_ = np.unique(labels)
         if len(self.classes_) < 2:
             raise ValueError(f"y has only one class, {self.classes_[0]!r}: a classifier needs two.")
-        self._calibrate(columns, np.where(labels == self.classes_[1], 1.0, -1.0))
+        design = self._design_of(columns, sample_weight)
+        self._calibrate(design, columns, np.where(labels == self.classes_[1], 1.0, -1.0))
         return self
 
     def decision_function(self, X: object) -> Float[np.ndarray, " N"]:

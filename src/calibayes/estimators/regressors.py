@@ -14,7 +14,7 @@ from calibayes.losses import LinearLoss
 class Regressor(RegressorMixin, LinearEstimator):
     """Base class of the regression estimators."""
 
-    def fit(self, X: object, y: object) -> "Regressor":
+    def fit(self, X: object, y: object, sample_weight: object = None) -> "Regressor":
         """Calibrate the model.
 
         Parameters
@@ -23,6 +23,8 @@ class Regressor(RegressorMixin, LinearEstimator):
             Columns.
         y : array-like of shape (n_samples,)
             Response.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weight of each row, as `weights` in `calibayes.calibrate`. Default: all one.
 
         Returns
         -------
@@ -30,7 +32,7 @@ class Regressor(RegressorMixin, LinearEstimator):
             The fitted estimator.
         """
         columns, response = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
-        self._calibrate(columns, np.asarray(response, np.float64))
+        self._calibrate(self._design_of(columns, sample_weight), columns, np.asarray(response, np.float64))
         return self
 
     def predict(self, X: object) -> Float[np.ndarray, " N"]:
@@ -223,11 +225,9 @@ class HuberRegressor(Regressor):
     def _loss(self) -> LinearLoss:
         return losses.Huber(self.delta_)
 
-    def _calibrate(self, columns: Float[np.ndarray, "N P"], y: Float[np.ndarray, " N"]) -> None:
-        self.delta_ = self.delta
-        if self.delta is None:
-            self.delta_ = Design.from_columns(columns, self.fit_intercept).default_huber_delta(columns, y)
-        super()._calibrate(columns, y)
+    def _calibrate(self, design: Design, columns: Float[np.ndarray, "N P"], y: Float[np.ndarray, " N"]) -> None:
+        self.delta_ = design.default_huber_delta(columns, y) if self.delta is None else self.delta
+        super()._calibrate(design, columns, y)
 
 
 class GibbsRegressor(Regressor):
