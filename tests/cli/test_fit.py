@@ -19,10 +19,12 @@ from calibayes import design
 from calibayes._core.status import Code, Severity, Status
 from calibayes.cli import app
 from calibayes.cli import fit as fit_command
+from calibayes.cli import options
 from calibayes.cli.columns import Selection
 from calibayes.cli.options import Loss, Region
 from calibayes.cli.output import FitSummary, print_summary
 from calibayes.design import Design
+from calibayes.methods import METHODS
 from calibayes.result import Intervals
 
 N = 60
@@ -104,8 +106,8 @@ def calls(monkeypatch):
 
 
 def test_options_reach_the_calibration(calls, path, frame):
-    options = ["--loss", "quantile", "--tau", "0.25", "--level", "0.9", "--region", "box", "--bootstrap", "50"]
-    error_of("fit", path, "--target", "y", "--columns", "a,big b", *options, "--seed", "3")
+    line = ["--loss", "quantile", "--tau", "0.25", "--level", "0.9", "--region", "box", "--bootstrap", "50"]
+    error_of("fit", path, "--target", "y", "--columns", "a,big b", *line, "--seed", "3")
     [(model, (x, y), settings)] = calls
     assert isinstance(model.loss, cb.losses.Quantile)
     assert float(model.loss.tau) == 0.25
@@ -113,7 +115,16 @@ def test_options_reach_the_calibration(calls, path, frame):
     np.testing.assert_allclose(y, frame["y"] - frame["y"].median())
     names = ["intercept", "a", "big b"]
     assert settings.pop("region").name == "Box"
-    assert settings == {"level": 0.9, "bootstrap": 50, "names": names, "seed": 3, "checkpoint": None}
+    expected = {"level": 0.9, "bootstrap": 50, "names": names, "seed": 3, "checkpoint": None}
+    assert settings == expected | {"method": "gpc", "shape": None}
+
+
+def test_method_and_shape_reach_the_calibration(calls, path):
+    error_of("fit", path, "--target", "y", "--columns", "a", "--method", "matching", "--shape", "sandwich")
+    [(_, _, settings)] = calls
+    assert (settings["method"], settings["shape"]) == ("matching", "sandwich")
+    assert "Did you mean matching" in error_of("fit", path, "--target", "y", "--method", "match")
+    assert set(options.Method) == set(METHODS)
 
 
 @pytest.mark.parametrize("loss", list(Loss))

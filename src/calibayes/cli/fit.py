@@ -3,6 +3,7 @@
 import math
 import shlex
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from calibayes.cli import columns as table_columns
 from calibayes.cli import options, tables
 from calibayes.cli.output import FitSummary, print_summary, to_json
 from calibayes.cli.report import require_writable, write_report
+from calibayes.compare import compare_with
 from calibayes.design import Design
 from calibayes.losses import LinearLoss
 
@@ -48,9 +50,12 @@ def fit(
     delta: options.DeltaOption = None,
     level: options.LevelOption = 0.95,
     region: options.RegionOption = options.Region.hpd,
+    method: options.MethodOption = options.Method.gpc,
+    shape: options.ShapeOption = None,
     bootstrap: options.BootstrapOption = 2_000,
     cluster: options.ClusterOption = None,
     seed: options.SeedOption = 0,
+    compare: options.CompareOption = False,
     json: options.JsonOption = False,
     report: options.ReportOption = None,
     save: options.SaveOption = None,
@@ -92,12 +97,15 @@ def fit(
     settings: dict[str, Any] = {
         "level": level,
         "region": region.value,
+        "method": method.value,
+        "shape": None if shape is None else shape.value,
         "bootstrap": bootstrap if groups is None else cb.bootstrap.Cluster(bootstrap, groups),
         "names": selection.names,
         "call": shlex.join(["calibayes", *sys.argv[1:]]),
         "seed": seed,
         "checkpoint": checkpoint,
     }
+    started = time.perf_counter()
     with _recorded_warnings() as recorded:
         with _input_errors():
             result = design.calibrate(linear_loss, selection.columns, y, **settings)
@@ -105,9 +113,10 @@ def fit(
             intervals = result.intervals()
         if save is not None:
             result.save(save)
+        comparison = compare_with(result, seconds=time.perf_counter() - started) if compare else None
         if report is not None:
-            write_report(result, report, intervals)
-    summary = FitSummary(result, intervals, linear_loss, selection, design, data.name, classes, recorded)
+            write_report(result, report, intervals, comparison)
+    summary = FitSummary(result, intervals, linear_loss, selection, design, data.name, classes, recorded, comparison)
     if is_main_process():
         _print(summary, json, [path for path in (save, report) if path is not None])
     raise typer.Exit(summary.exit_code)

@@ -60,6 +60,10 @@ class QuantileRegressor(Regressor):
         Credible level of the intervals. Default: 0.95.
     region : str or Region
         Joint credible region that `eta_` calibrates. Default: "hpd".
+    method : str or Method
+        How the learning rate is set, as in `calibayes.calibrate`. Default: "gpc".
+    shape : str, optional
+        "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
         Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
         distributions, weak compared with the spread of the data.
@@ -114,6 +118,8 @@ class QuantileRegressor(Regressor):
         *,
         level=0.95,
         region="hpd",
+        method="gpc",
+        shape=None,
         prior=None,
         bootstrap=None,
         sampler="auto",
@@ -123,6 +129,8 @@ class QuantileRegressor(Regressor):
         super().__init__(
             level=level,
             region=region,
+            method=method,
+            shape=shape,
             prior=prior,
             bootstrap=bootstrap,
             sampler=sampler,
@@ -147,6 +155,10 @@ class HuberRegressor(Regressor):
         Credible level of the intervals. Default: 0.95.
     region : str or Region
         Joint credible region that `eta_` calibrates. Default: "hpd".
+    method : str or Method
+        How the learning rate is set, as in `calibayes.calibrate`. Default: "gpc".
+    shape : str, optional
+        "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
         Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
         distributions, weak compared with the spread of the data.
@@ -203,6 +215,8 @@ class HuberRegressor(Regressor):
         *,
         level=0.95,
         region="hpd",
+        method="gpc",
+        shape=None,
         prior=None,
         bootstrap=None,
         sampler="auto",
@@ -212,6 +226,8 @@ class HuberRegressor(Regressor):
         super().__init__(
             level=level,
             region=region,
+            method=method,
+            shape=shape,
             prior=prior,
             bootstrap=bootstrap,
             sampler=sampler,
@@ -241,6 +257,10 @@ class GibbsRegressor(Regressor):
         Credible level of the intervals. Default: 0.95.
     region : str or Region
         Joint credible region that `eta_` calibrates. Default: "hpd".
+    method : str or Method
+        How the learning rate is set, as in `calibayes.calibrate`. Default: "gpc".
+    shape : str, optional
+        "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
         Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
         distributions, weak compared with the spread of the data.
@@ -291,6 +311,8 @@ class GibbsRegressor(Regressor):
         *,
         level=0.95,
         region="hpd",
+        method="gpc",
+        shape=None,
         prior=None,
         bootstrap=None,
         sampler="auto",
@@ -300,6 +322,8 @@ class GibbsRegressor(Regressor):
         super().__init__(
             level=level,
             region=region,
+            method=method,
+            shape=shape,
             prior=prior,
             bootstrap=bootstrap,
             sampler=sampler,
