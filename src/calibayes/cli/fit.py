@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from calibayes._backend.text import printable
 from calibayes.cli import options
 from calibayes.cli.output import FitSummary, print_summary, to_json
 from calibayes.cli.report import require_writable, write_report
+from calibayes.compare import compare_with
 from calibayes.losses import LinearLoss
 from calibayes.tables.columns import Roles, select_columns
 from calibayes.tables.files import read_table
@@ -40,11 +42,14 @@ def fit(
     delta: options.DeltaOption = None,
     level: options.LevelOption = 0.95,
     region: options.RegionOption = options.Region.hpd,
+    method: options.MethodOption = options.Method.gpc,
+    shape: options.ShapeOption = None,
     bootstrap: options.BootstrapOption = 2_000,
     cluster: options.ClusterOption = None,
     strata: options.StrataOption = None,
     weights: options.WeightsOption = None,
     seed: options.SeedOption = 0,
+    compare: options.CompareOption = False,
     json: options.JsonOption = False,
     report: options.ReportOption = None,
     save: options.SaveOption = None,
@@ -81,11 +86,14 @@ def fit(
     settings: dict[str, Any] = {
         "level": level,
         "region": region.value,
+        "method": method.value,
+        "shape": None if shape is None else shape.value,
         "bootstrap": bootstrap,
         "call": shlex.join(["calibayes", *sys.argv[1:]]),
         "seed": seed,
         "checkpoint": checkpoint,
     }
+    started = time.perf_counter()
     with _recorded_warnings() as recorded:
         with _input_errors():
             result = model.calibrate(**settings)
@@ -93,9 +101,10 @@ def fit(
             intervals = result.intervals()
         if save is not None:
             result.save(save)
+        comparison = compare_with(result, seconds=time.perf_counter() - started) if compare else None
         if report is not None:
-            write_report(result, report, intervals)
-    summary = FitSummary(result, intervals, model, data.name, recorded)
+            write_report(result, report, intervals, comparison)
+    summary = FitSummary(result, intervals, model, data.name, recorded, comparison)
     if is_main_process():
         _print(summary, json, [path for path in (save, report) if path is not None])
     raise typer.Exit(summary.exit_code)

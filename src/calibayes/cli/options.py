@@ -34,6 +34,21 @@ class Region(StrEnum):
     simultaneous = "simultaneous"
 
 
+class Method(StrEnum):
+    """Methods for the learning rate that `--method` accepts."""
+
+    gpc = "gpc"
+    gpc_studentized = "gpc-studentized"
+    matching = "matching"
+    lyddon_holmes_walker = "lyddon-holmes-walker"
+
+
+class Shape(StrEnum):
+    """Shapes of the posterior that `--shape` accepts."""
+
+    sandwich = "sandwich"
+
+
 LOSS_SYNONYMS = {
     "median": Loss.quantile,
     "pinball": Loss.quantile,
@@ -177,6 +192,33 @@ RegionOption = Annotated[
         help=f"Region for the joint learning rate: one of {', '.join(Region)}.",
         rich_help_panel=_CALIBRATION_PANEL,
         **_choice(Region, {}),
+    ),
+]
+MethodOption = Annotated[
+    Method,
+    typer.Option(
+        metavar="METHOD",
+        help=f"How the learning rate is set: one of {', '.join(Method)}.",
+        rich_help_panel=_CALIBRATION_PANEL,
+        **_choice(Method, {}),
+    ),
+]
+ShapeOption = Annotated[
+    Shape | None,
+    typer.Option(
+        metavar="SHAPE",
+        help="Shape of the posterior: sandwich, so that one learning rate calibrates all intervals.",
+        show_default="that of the loss and the prior",
+        rich_help_panel=_CALIBRATION_PANEL,
+        **_choice(Shape, {}),
+    ),
+]
+CompareOption = Annotated[
+    bool,
+    typer.Option(
+        "--compare",
+        help="Compare the methods for the learning rate, on the same replicates.",
+        rich_help_panel=_OUTPUT_PANEL,
     ),
 ]
 BootstrapOption = Annotated[

@@ -15,6 +15,7 @@ from rich.text import Text
 from calibayes._backend.text import printable
 from calibayes._backend.warnings import NotConvergedWarning
 from calibayes._core.status import Diagnostic, Severity, Status
+from calibayes.compare import Comparison
 from calibayes.io import encode_diagnostics
 from calibayes.losses import Expectile, Hinge, Huber, LinearLoss, Quantile
 from calibayes.report import verdict
@@ -56,6 +57,8 @@ class FitSummary:
     file: str
     warnings: list[Warning]
     """Warnings that were raised during the calibration."""
+    comparison: Comparison | None = None
+    """The methods that were compared, if this was requested."""
 
     @property
     def converged(self) -> bool:
@@ -149,6 +152,8 @@ def to_json(summary: FitSummary) -> str:
         "loss": {"name": type(loss).__name__.lower()} | {name: float(value) for name, value in vars(loss).items()},
         "level": result.level,
         "region": result.region.name,
+        "method": result.settings["method"].name,
+        "shape": result.settings["shape"],
         "eta": _finite(result.eta),
         "eta_se": _finite(result.eta_se),
         "coverage": float(result.coverage),
@@ -163,6 +168,11 @@ def to_json(summary: FitSummary) -> str:
         "coefficients": coefficients,
         "versions": result.versions,
     }
+    if summary.comparison is not None:
+        content["comparison"] = [
+            {name: value if isinstance(value, str) else _finite(value) for name, value in record.items()}
+            for record in summary.comparison.records()
+        ]
     # Other control characters are escaped by JSON.
     return json.dumps(content, indent=2, allow_nan=False).replace("\x7f", "\\u007f")
 
@@ -188,6 +198,9 @@ def print_summary(summary: FitSummary) -> None:
     console.print(_coefficient_table(summary, level))
     console.print(printable(" ".join(_explanations(summary))), style="dim", markup=False)
     console.print()
+    if summary.comparison is not None:
+        console.print(repr(summary.comparison), markup=False, soft_wrap=True)
+        console.print()
     _print_facts(console, *_status_facts(summary))
 
 

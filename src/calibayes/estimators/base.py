@@ -23,6 +23,8 @@ class LinearEstimator(BaseEstimator):
         *,
         level=0.95,
         region="hpd",
+        method="gpc",
+        shape=None,
         prior=None,
         bootstrap=None,
         sampler="auto",
@@ -31,6 +33,8 @@ class LinearEstimator(BaseEstimator):
     ):
         self.level = level
         self.region = region
+        self.method = method
+        self.shape = shape
         self.prior = prior
         self.bootstrap = bootstrap
         self.sampler = sampler
@@ -56,6 +60,8 @@ class LinearEstimator(BaseEstimator):
             call=self._source(int(seed), design.weights is not None),
             level=self.level,
             region=self.region,
+            method=self.method,
+            shape=self.shape,
             prior=self.prior,
             bootstrap=self.bootstrap,
             sampler=self.sampler,

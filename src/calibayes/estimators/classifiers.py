@@ -97,6 +97,10 @@ class SVMClassifier(Classifier):
         Credible level of the intervals. Default: 0.95.
     region : str or Region
         Joint credible region that `eta_` calibrates. Default: "hpd".
+    method : str or Method
+        How the learning rate is set, as in `calibayes.calibrate`. Default: "gpc".
+    shape : str, optional
+        "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
         Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
         distributions, weak compared with the spread of the data.
@@ -162,6 +166,10 @@ class LogisticClassifier(Classifier):
         Credible level of the intervals. Default: 0.95.
     region : str or Region
         Joint credible region that `eta_` calibrates. Default: "hpd".
+    method : str or Method
+        How the learning rate is set, as in `calibayes.calibrate`. Default: "gpc".
+    shape : str, optional
+        "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
         Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
         distributions, weak compared with the spread of the data.

@@ -62,6 +62,10 @@ class QuantileRegressor(Regressor):
         Credible level of the intervals. Default: 0.95.
     region : str or Region
         Joint credible region that `eta_` calibrates. Default: "hpd".
+    method : str or Method
+        How the learning rate is set, as in `calibayes.calibrate`. Default: "gpc".
+    shape : str, optional
+        "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
         Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
         distributions, weak compared with the spread of the data.
@@ -116,6 +120,8 @@ class QuantileRegressor(Regressor):
         *,
         level=0.95,
         region="hpd",
+        method="gpc",
+        shape=None,
         prior=None,
         bootstrap=None,
         sampler="auto",
@@ -125,6 +131,8 @@ class QuantileRegressor(Regressor):
         super().__init__(
             level=level,
             region=region,
+            method=method,
+            shape=shape,
             prior=prior,
             bootstrap=bootstrap,
             sampler=sampler,
@@ -149,6 +157,10 @@ class HuberRegressor(Regressor):
         Credible level of the intervals. Default: 0.95.
     region : str or Region
         Joint credible region that `eta_` calibrates. Default: "hpd".
+    method : str or Method
+        How the learning rate is set, as in `calibayes.calibrate`. Default: "gpc".
+    shape : str, optional
+        "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
         Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
         distributions, weak compared with the spread of the data.
@@ -205,6 +217,8 @@ class HuberRegressor(Regressor):
         *,
         level=0.95,
         region="hpd",
+        method="gpc",
+        shape=None,
         prior=None,
         bootstrap=None,
         sampler="auto",
@@ -214,6 +228,8 @@ class HuberRegressor(Regressor):
         super().__init__(
             level=level,
             region=region,
+            method=method,
+            shape=shape,
             prior=prior,
             bootstrap=bootstrap,
             sampler=sampler,
@@ -241,6 +257,10 @@ class GibbsRegressor(Regressor):
         Credible level of the intervals. Default: 0.95.
     region : str or Region
         Joint credible region that `eta_` calibrates. Default: "hpd".
+    method : str or Method
+        How the learning rate is set, as in `calibayes.calibrate`. Default: "gpc".
+    shape : str, optional
+        "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
         Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
         distributions, weak compared with the spread of the data.
@@ -291,6 +311,8 @@ class GibbsRegressor(Regressor):
         *,
         level=0.95,
         region="hpd",
+        method="gpc",
+        shape=None,
         prior=None,
         bootstrap=None,
         sampler="auto",
@@ -300,6 +322,8 @@ class GibbsRegressor(Regressor):
         super().__init__(
             level=level,
             region=region,
+            method=method,
+            shape=shape,
             prior=prior,
             bootstrap=bootstrap,
             sampler=sampler,
