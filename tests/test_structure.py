@@ -6,7 +6,7 @@ from pathlib import Path
 import calibayes
 
 PACKAGE = Path(calibayes.__file__).parent
-APPLICATIONS = ("cli", "datasets", "estimators", "interop", "io", "plots", "report")
+APPLICATIONS = ("cli", "datasets", "estimators", "interop", "io", "plots", "report", "tables")
 MAX_CORE_LINES = 10_000
 MAX_TOP_LEVEL_MODULES = 16
 MAX_FUNCTION_LINES = 60

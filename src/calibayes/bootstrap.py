@@ -120,7 +120,19 @@ class Bootstrap(eqx.Module):
         return self
 
     def host_counts(self, keys: Key[Array, " R"], n: int) -> Float[np.ndarray, "R N"]:
-        """Draw the counts of the replicates with these keys, and copy them to the host."""
+        """Draw the counts of some replicates, and copy them to the host.
+
+        Parameters
+        ----------
+        keys : keys of shape (R,)
+            Keys of the replicates.
+        n : int
+            Number of observations, N.
+
+        Returns
+        -------
+        ndarray of shape (R, N)
+        """
         self.check(n)
         return np.asarray(_draw(self, keys, n))
 

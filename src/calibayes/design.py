@@ -117,12 +117,16 @@ class Design:
     def prior(self, loss: LinearLoss, y: Float[np.ndarray, " N"]) -> Normal:
         """Return the default prior of the sampled parameters.
 
-        The prior standard deviation of a coefficient is `CONFIG.prior_scale` times the spread of y (one for labels)
-        divided by the spread of its column.
+        The prior standard deviation of a coefficient is `CONFIG.prior_scale` times the spread of y (one for labels and
+        for the logarithm of a mean) divided by the spread of its column.
         """
-        centre = self._median(y) if self.intercept and not loss.margin else 0.0
-        spread = float(np.sqrt(np.average(np.square(y - centre), weights=self.weights)))
-        unit = 1.0 if loss.margin or np.ptp(y) == 0 else spread
+        centre, unit = 0.0, 1.0
+        if loss.log_link:
+            centre = float(np.log(np.average(y, weights=self.weights))) if self.intercept else 0.0
+        elif not loss.margin:
+            centre = self._median(y) if self.intercept else 0.0
+            spread = float(np.sqrt(np.average(np.square(y - centre), weights=self.weights)))
+            unit = spread if np.ptp(y) > 0 else 1.0
         scale = CONFIG.prior_scale * unit / self.spreads
         if not self.intercept:
             return Normal(scale=scale)
@@ -177,7 +181,7 @@ class Design:
             (self.matrix(columns), y - offset),
             region=view.transform_region(region),
             names=self.names(names),
-            weights=self.weights,
+            **({} if self.weights is None else {"weights": self.weights}),
             **options,
         )
         settings = {"call": call, "level": result.level, "region": region.name, "centred": self.intercept}

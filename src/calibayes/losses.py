@@ -265,6 +265,7 @@ class Poisson(LinearLoss):
 
     convex: ClassVar[bool] = True
     finite: ClassVar[bool] = False
+    log_link: ClassVar[bool] = True
 
     def rho(self, prediction, y):
         return jnp.exp(prediction) - y * prediction

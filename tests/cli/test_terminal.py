@@ -14,11 +14,10 @@ from typer.testing import CliRunner
 import calibayes as cb
 import example_results
 from calibayes._core.status import Code, Status
-from calibayes.cli import app
+from calibayes.cli import app, fit
 from calibayes.cli.options import complete_column
 from calibayes.design import Design
 from calibayes.result import Intervals
-from calibayes.tables import files
 
 # A change of colour, of the window title and of the cursor in 7 and 8 bits, deleted text, and reordered text.
 HOSTILE = "\x1b[31m\x1b]0;title\x07\x9b2J\x08\x7f\u202eb\u2066"
@@ -159,7 +158,7 @@ def test_warnings_of_other_libraries_are_printable(monkeypatch, table):
         raise ValueError("enough.")
 
     before = warnings.formatwarning
-    monkeypatch.setattr(files, "read_table", read_table)
+    monkeypatch.setattr(fit, "read_table", read_table)
     assert "enough." in invoke("fit", table).stderr
     assert_printable(printed[0])
     assert f"mixed types in {ESCAPED}" in printed[0]

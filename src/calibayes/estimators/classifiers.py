@@ -46,6 +46,8 @@ class Classifier(ClassifierMixin, LinearEstimator):
         if len(self.classes_) < 2:
             raise ValueError(f"y has only one class, {self.classes_[0]!r}: a classifier needs two.")
         design = self._design_of(columns, sample_weight)
+        if design.weights is not None and len(np.unique(labels[design.weights > 0])) < 2:
+            raise ValueError("y has only one class where sample_weight is positive: a classifier needs two.")
         self._calibrate(design, columns, np.where(labels == self.classes_[1], 1.0, -1.0))
         return self
 

@@ -71,7 +71,7 @@ def select_by_formula(
     try:
         import formulaic  # noqa: F401
     except ImportError as error:
-        raise ImportError("formulas need formulaic: pip install 'calibayes[tables]'.") from error
+        raise ImportError("a formula needs formulaic: pip install 'calibayes[tables]'.") from error
     others = [name for name in frame.columns if name not in (target, *roles.names)]
     parsed = (_parse_with_python if allow_python else _parse)(formula, frame, others)
     predicted = _target_name(target, parsed.left)
