@@ -17,6 +17,7 @@ from calibayes._core.status import Code, Status
 from calibayes.cli import app, fit
 from calibayes.cli.options import complete_column
 from calibayes.design import Design
+from calibayes.methods import GPC
 from calibayes.result import Intervals
 
 # A change of colour, of the window title and of the cursor in 7 and 8 bits, deleted text, and reordered text.
@@ -59,7 +60,8 @@ def calibrated(monkeypatch):
     def calibrate(design, loss, columns, y, *, names, call, level, seed, **options):
         warnings.warn(f"column {HOSTILE} is odd", cb.CalibrationWarning, stacklevel=1)
         warnings.warn(f"{HOSTILE} takes long", cb.LongRunWarning, stacklevel=1)
-        return make_result(design.names(names), settings={"call": call, "seed": seed, "level": level, "region": "HPD"})
+        settings = {"call": call, "seed": seed, "level": level, "region": "HPD", "method": GPC(), "shape": None}
+        return make_result(design.names(names), settings=settings)
 
     monkeypatch.setattr(Design, "calibrate", calibrate)
 

@@ -69,8 +69,8 @@ class MultiQuantileRegressor(BaseEstimator):
     >>> from calibayes.estimators import MultiQuantileRegressor
     >>> X, y = cb.datasets.median_regression(n=60)
     >>> estimator = MultiQuantileRegressor([0.25, 0.75], bootstrap=100, sampler="transport").fit(X[:, 1:], y)
-    >>> estimator.predict(X[:5, 1:]).shape, estimator.coef_interval_.shape
-    ((5, 2), (2, 1, 2))
+    >>> estimator.predict(X[:5, 1:]).shape, estimator.coef_.shape
+    ((5, 2), (2, 1))
     """
 
     def __init__(

@@ -402,9 +402,9 @@ class PoissonRegressor(Regressor):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(100, 1))
     >>> y = rng.poisson(np.exp(1 + 0.5 * X[:, 0]))
-    >>> estimator = PoissonRegressor(bootstrap=100, sampler="transport").fit(X, y)
-    >>> estimator.coef_.shape, estimator.coef_interval_.shape
-    ((1,), (1, 2))
+    >>> estimator = PoissonRegressor(bootstrap=200, sampler="transport").fit(X, y)
+    >>> estimator.coef_.shape, estimator.predict(X[:3]).shape
+    ((1,), (3,))
     """
 
     def _loss(self) -> LinearLoss:

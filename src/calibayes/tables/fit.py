@@ -1,7 +1,6 @@
 """`fit`: a linear model of a data frame, given by a formula."""
 
 import inspect
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,7 @@ def fit(
     delta: float | None = None,
     positive: str | None = None,
     missing: str = "raise",
-    weights: str | Sequence[float] | None = None,
+    weights: object = None,
     cluster: str | None = None,
     strata: str | None = None,
     bootstrap: object = None,
@@ -91,8 +90,6 @@ def fit(
     """
     if missing not in ("drop", "raise"):
         raise ValueError(f'missing must be "drop" or "raise"; got {display(missing)}.')
-    if not isinstance(formula, str):
-        raise TypeError(f'formula must be a text such as "y ~ x"; got {display(formula)}.')
     if isinstance(loss, LinearLoss) and (tau is not None or delta is not None):
         raise ValueError("tau and delta are for losses by name; set them in the loss object.")
     with python_wording():
