@@ -173,6 +173,8 @@ class Design:
         Result
             The calibration of the reported parameters.
         """
+        if self.weights is not None:
+            options["weights"] = self.weights
         offset = self.offset(loss, y) if prior is None else 0.0
         view, region = self.reparametrization(offset), as_region(region)
         prior = self.prior(loss, y - offset) if prior is None else prior
@@ -181,7 +183,6 @@ class Design:
             (self.matrix(columns), y - offset),
             region=view.transform_region(region),
             names=self.names(names),
-            **({} if self.weights is None else {"weights": self.weights}),
             **options,
         )
         settings = {"call": call, "level": result.level, "region": region.name, "centred": self.intercept}

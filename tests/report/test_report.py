@@ -97,12 +97,13 @@ def test_page_shows_the_numbers_of_the_result(result, page_path):
     intervals, cells = result.intervals(), page.by_tag["td"]
     for k, (low, high) in enumerate(result.marginal_intervals()):
         column = result.draws[:, k]
-        assert cells[5 * k : 5 * k + 5] == [
+        assert cells[6 * k : 6 * k + 6] == [
             f"{result.estimate[k]:.4g}",
+            "{:.4g} to {:.4g}".format(*intervals.bounds[k]),
+            f"{intervals.standard_errors[k]:.4g}",
+            f"{intervals.eta[k]:.4g} ± {intervals.eta_se[k]:.2g}",
             f"{column.std():.4g}",
             f"{low:.4g} to {high:.4g}",
-            "{:.4g} to {:.4g}".format(*intervals.bounds[k]),
-            f"{intervals.eta[k]:.4g} ± {intervals.eta_se[k]:.2g}",
         ]
     text = " ".join(page.by_tag["p"])
     assert "2 parameters and the data have 60 observations" in text

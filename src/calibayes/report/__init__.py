@@ -188,8 +188,8 @@ def _table_note(intervals: Intervals | None) -> str:
         )
     return (
         "The interval of each parameter is calibrated individually, at the η in its row; the standard error is its "
-        "width divided by that of a standard normal interval. Columns at joint η describe the posterior at the learning "
-        "rate above, which does not calibrate every marginal interval."
+        "width divided by that of a standard normal interval. Columns at joint η describe the posterior at the "
+        "learning rate above, which does not calibrate every marginal interval."
     )
 
 
