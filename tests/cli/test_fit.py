@@ -17,9 +17,8 @@ import calibayes as cb
 import example_results
 from calibayes import design
 from calibayes._core.status import Code, Severity, Status
-from calibayes.cli import app
+from calibayes.cli import app, options
 from calibayes.cli import fit as fit_command
-from calibayes.cli import options
 from calibayes.cli.columns import Selection
 from calibayes.cli.options import Loss, Region
 from calibayes.cli.output import FitSummary, print_summary

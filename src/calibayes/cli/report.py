@@ -32,9 +32,7 @@ def report(
     typer.echo(f"wrote {printable(str(out))}")
 
 
-def write_report(
-    result: Result, path: Path, intervals: Intervals | None, comparison: Comparison | None = None
-) -> None:
+def write_report(result: Result, path: Path, intervals: Intervals | None, comparison: Comparison | None = None) -> None:
     """Write the HTML report with these intervals, or without intervals."""
     from calibayes.report import write
 

@@ -99,9 +99,7 @@ def write(
     return path
 
 
-def _page(
-    result: Result, intervals: Intervals | None, title: str, call: str, comparison: Comparison | None
-) -> str:
+def _page(result: Result, intervals: Intervals | None, title: str, call: str, comparison: Comparison | None) -> str:
     style = _resource("style.css")
     script = "(() => {\n" + _resource("charts.js") + _resource("page.js") + "})();\n"
     checks = run_checks(result, intervals)
