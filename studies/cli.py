@@ -139,8 +139,9 @@ def open_(
 def methods_(
     datasets: Datasets = 2_000,
     problem: Annotated[
-        list[str], typer.Option(help=f"{'; '.join(METHOD_PROBLEMS)}; may be repeated.")
-    ] = list(METHOD_PROBLEMS),  # noqa: B006
+        list[str],
+        typer.Option(help=f"{'; '.join(METHOD_PROBLEMS)}; may be repeated."),
+    ] = [*METHOD_PROBLEMS],  # noqa: B006
     n: Sizes = list(METHOD_SIZES),  # noqa: B006
     seed: FirstSeed = 0,
     processes: Processes = CORES,
@@ -154,7 +155,8 @@ def methods_(
 
     with _bad_file():
         store = RecordStore(out)
-    finished = _run_cases(methods.cases(datasets, problem, n, seed), methods.run_case, store, methods.summarise, processes)
+    cases = methods.cases(datasets, problem, n, seed)
+    finished = _run_cases(cases, methods.run_case, store, methods.summarise, processes)
     store.compact()
     if not finished:
         raise typer.Exit(130)

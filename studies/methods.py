@@ -71,7 +71,7 @@ def run_case(case: Case) -> list[Record]:
         "seed": case.dataset,
         "progress": False,
     }
-    outcomes = {}
+    outcomes: dict[str, Outcome] = {}
     for prefix, shape in (("", None), (SANDWICH, "sandwich")):
         try:
             rows = cb.compare(model, data, METHODS, level=LEVEL, shape=shape, **options).rows
@@ -117,13 +117,11 @@ def summarise(records: Iterable[Record]) -> Table:
     for (problem, n, method), members in sorted(groups.items(), key=lambda item: item[0][:2]):
         theta, outcomes = np.array(truth(problem)), [record.methods[method] for record in members]
         joint = np.mean([outcome.level <= LEVEL for outcome in outcomes])
-        complete = [record for record in members if record.methods[method].intervals and record.methods["gpc"].intervals]
-        bounds, plain = (
-            np.array([record.methods[name].intervals for record in complete]).reshape(-1, len(theta), 2)
-            for name in (method, "gpc")
-        )
+        pairs = [(record.methods[method].intervals, record.methods["gpc"].intervals) for record in members]
+        complete = np.array([pair for pair in pairs if all(pair)]).reshape(-1, 2, len(theta), 2)
+        bounds, plain = complete[:, 0], complete[:, 1]
         hits = ((bounds[..., 0] <= theta) & (theta <= bounds[..., 1])).sum(0) / len(members)
-        widths = np.ptp(bounds, -1).mean(0) / np.ptp(plain, -1).mean(0)
+        widths = np.ptp(bounds, -1).mean(0) / np.ptp(plain, -1).mean(0) if len(complete) else [np.nan] * len(theta)
         marginal = [f"{100 * hit:.1f} x{width:.2f}" for hit, width in zip(hits, widths, strict=True)]
         title = f"{problem}, N {n}, {len(members)} sets"
         error = 100 * math.sqrt(LEVEL * (1 - LEVEL) / len(members))
@@ -131,7 +129,8 @@ def summarise(records: Iterable[Record]) -> Table:
         previous = title
         n_failed = sum(outcome.status not in ("CONVERGED", "COMPUTED") for outcome in outcomes)
         seconds = f"{np.mean([outcome.seconds for outcome in outcomes]):.1f}"
-        rows.append([f"  {method}", f"{100 * joint:.1f}", *marginal, *[""] * (dim - len(theta)), seconds, f"{n_failed}"])
+        cells = [f"  {method}", f"{100 * joint:.1f}", *marginal, *[""] * (dim - len(theta))]
+        rows.append([*cells, seconds, f"{n_failed}"])
     columns = ["coverage of 95% sets, and widths relative to gpc", "joint, %", *(f"theta[{k}], %" for k in range(dim))]
     return Table([*columns, "seconds", "failed"], rows)
 

@@ -149,6 +149,29 @@ def test_products_of_scores_respect_weights(kind):
         np.testing.assert_allclose(own, of_reference, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("devices", [{}, {"observations": 2}])
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "drawn"])
+def test_weights_stay_with_their_observations(devices, stored, key):
+    """In blocks on several devices, and in a subsample. The second column holds the weights."""
+    n = 2**12
+    values = np.linspace(0.5, 2.0, n)
+    weights, x = Weights(values, repeats=False), np.column_stack([np.ones(n), values])
+    spec = PoissonSpec(KEY, 3, n)
+    counts = draw_counts(Poisson(3), KEY, n, weights) if stored else spec
+    with cb.mesh(**devices):
+        target = make_target(MODEL, (x, values), counts, 2, weights=weights)
+    subsample = target.subsample(key, 64)
+    np.testing.assert_allclose(
+        subsample.counts.to_array()[:, 0], np.asarray(subsample.data[0][..., 1]).ravel(), rtol=1e-6
+    )
+    theta = jnp.asarray(np.random.default_rng(1).normal(size=(2, 4, 5)), float)
+    losses = 0.5 * np.square(np.tensordot(x, np.asarray(theta, float), 1) - values[:, None, None])
+    drawn = np.vstack([np.ones(n), np.asarray(Poisson(3).counts(KEY, n))]) * values
+    reference = 0.5 * np.square(x @ np.asarray(target.reference, float) - values)
+    expected = np.einsum("bn,nbm->bm", drawn, losses - reference[:, None, None])
+    np.testing.assert_allclose(target.risk(theta), expected, rtol=1e-4)
+
+
 @pytest.mark.parametrize("kind", ["repetitions", "survey"])
 def test_learning_rate_of_weighted_data_is_exact(kind):
     """Gaussian location: a replicate has a normal posterior about its weighted mean, with variance 1 / (eta x total).
