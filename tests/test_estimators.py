@@ -213,6 +213,15 @@ def test_invalid_loss_is_rejected(data):
         GibbsRegressor(loss=3).fit(*data)
 
 
+@pytest.mark.parametrize("dtype", ["object", "string", "category"])
+def test_columns_of_text_are_named(data, dtype):
+    frame, y = data
+    frame = frame.assign(site=pd.Series(["a", "b"] * (len(y) // 2), dtype=dtype))
+    for estimator, target in ((QuantileRegressor(), y), (SVMClassifier(), y > y.median())):
+        with pytest.raises(ValueError, match=r"these columns do not: site\. Encode them"):
+            estimator.fit(frame, target)
+
+
 def test_losses_are_available_by_name(data, least_squares):
     fitted = GibbsRegressor(loss="huber", **QUICK).fit(*data)
     assert isinstance(fitted._loss(), cb.losses.Huber)

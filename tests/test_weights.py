@@ -222,3 +222,18 @@ def test_integer_weights_need_stored_counts(monkeypatch):
     monkeypatch.setattr(resampling, "CONFIG", replace(resampling.CONFIG, max_stored_counts=100))
     with pytest.raises(ValueError, match="Repeat the observations, or use fewer replicates"):
         cb.calibrate(MODEL, simulate(N), weights=REPEATS, bootstrap=50)
+
+
+def test_replicates_without_weight_are_rejected():
+    """A replicate of eight observations misses the only two of positive weight with probability 0.75^8 = 0.1."""
+    weights = np.where(np.arange(N) < 2, 0.5, 0.0)
+    with pytest.raises(ValueError, match="contain only observations of weight zero"):
+        cb.calibrate(MODEL, simulate(N), weights=weights, bootstrap=100)
+
+
+def test_checkpoint_belongs_to_the_weights(tmp_path):
+    path, data = tmp_path / "run.ckpt", (np.ones((40, 1)), simulate(40)[1])
+    options = {"sampler": cb.Transport(n_particles=2000), "bootstrap": 400, "progress": False, "checkpoint": path}
+    cb.calibrate(MODEL, data, weights=np.linspace(0.1, 3, 40), **options)
+    with pytest.raises(cb.CheckpointError, match="weights"):
+        cb.calibrate(MODEL, data, weights=np.linspace(0.2, 3, 40), **options)

@@ -57,6 +57,11 @@ def draw_counts(
     -------
     ndarray of shape (B, N) or PoissonSpec
         Counts, including the weights; a `PoissonSpec` is without weights.
+
+    Raises
+    ------
+    ValueError
+        If all observations of a replicate have weight zero.
     """
     if not isinstance(bootstrap, Bootstrap):
         return bootstrap
@@ -65,7 +70,16 @@ def draw_counts(
     if weights is not None and weights.repeats:
         return _draw_sums(bootstrap, key, weights)
     counts = bootstrap.host_counts(replicate_keys(key, bootstrap.n_replicates), n)
-    return counts if weights is None else counts * weights.values.astype(counts.dtype)
+    if weights is None:
+        return counts
+    counts = counts * weights.values.astype(counts.dtype)
+    empty = counts.sum(1) == 0
+    if empty.any():
+        raise ValueError(
+            f"weights: {int(empty.sum())} of {len(counts)} bootstrap replicates contain only observations of weight "
+            "zero. Leave these observations out."
+        )
+    return counts
 
 
 def _draw_sums(bootstrap: Bootstrap, key: PRNGKeyArray, weights: Weights) -> Float[np.ndarray, "B N"]:

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from functools import partial
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -151,3 +152,23 @@ class LinearEstimator(BaseEstimator):
         columns = validate_data(self, X, dtype=np.float64, reset=False)
         rows, inverse = np.unique(self._design.uncentred_matrix(columns), axis=0, return_inverse=True)
         return result.intervals(level, of=rows).bounds[inverse.reshape(-1)]
+
+
+def require_numeric(X: Any) -> None:
+    """Raise an error that names the columns of a data frame that are not numeric."""
+    if not hasattr(X, "columns"):
+        return
+    texts = [str(name) for name in X.columns if not _is_numeric(X[name])]
+    if texts:
+        raise ValueError(
+            f"X must hold numbers; these columns do not: {', '.join(texts)}. Encode them, for example by "
+            'sklearn.preprocessing.OneHotEncoder, or use calibayes.fit("y ~ C(column)", frame).'
+        )
+
+
+def _is_numeric(column: Any) -> bool:
+    """Return whether a column of a data frame can be converted to numbers, dates not among them."""
+    try:
+        return np.asarray(column).dtype.kind not in "mM" and np.asarray(column, np.float64).ndim == 1
+    except (TypeError, ValueError):
+        return False

@@ -8,7 +8,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import validate_data
 
 from calibayes import losses
-from calibayes.estimators.base import LinearEstimator
+from calibayes.estimators.base import LinearEstimator, require_numeric
 from calibayes.losses import LinearLoss
 
 
@@ -37,6 +37,7 @@ class Classifier(ClassifierMixin, LinearEstimator):
         ValueError
             If y does not have exactly two classes.
         """
+        require_numeric(X)
         columns, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(labels)
         kind = type_of_target(labels, input_name="y")

@@ -9,6 +9,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from calibayes._backend.arguments import fraction
+from calibayes.estimators.base import require_numeric
 from calibayes.estimators.regressors import QuantileRegressor
 
 
@@ -116,6 +117,7 @@ class MultiQuantileRegressor(BaseEstimator):
             The fitted estimator.
         """
         taus = _check_taus(self.taus)
+        require_numeric(X)
         columns, response = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         options = {name: value for name, value in self.get_params(deep=False).items() if name != "taus"}
         if not isinstance(self.random_state, int | np.integer):

@@ -8,7 +8,7 @@ from sklearn.utils.validation import validate_data
 
 from calibayes import losses
 from calibayes.design import Design
-from calibayes.estimators.base import LinearEstimator
+from calibayes.estimators.base import LinearEstimator, require_numeric
 from calibayes.losses import LinearLoss
 
 
@@ -32,6 +32,7 @@ class Regressor(RegressorMixin, LinearEstimator):
         Regressor
             The fitted estimator.
         """
+        require_numeric(X)
         columns, response = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         self._calibrate(self._design_of(columns, sample_weight), columns, np.asarray(response, np.float64))
         return self
