@@ -244,6 +244,7 @@ def calibrate(
                 verified, double = _solve(method, shape, solver, make_problem, eta_init)
     settings = {
         "estimate": estimate,
+        "weights": None if observation_weights is None else observation_weights.kind,
         "bootstrap": bootstrap,
         "eta_init": eta_init,
         "tolerance": tolerance,
@@ -255,8 +256,6 @@ def calibrate(
         "n": observations.n,
         "device": jax.devices()[0].device_kind,
     }
-    if observation_weights is not None:
-        settings["weights"] = "repetitions" if observation_weights.repeats else "survey"
     if verified.audited:
         settings["audited"] = region.name
     inputs = Inputs(

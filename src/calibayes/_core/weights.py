@@ -31,6 +31,11 @@ class Weights(NamedTuple):
     repeats: bool
 
     @property
+    def kind(self) -> str:
+        """Kind of weights, "repetitions" or "survey"."""
+        return "repetitions" if self.repeats else "survey"
+
+    @property
     def n_resampled(self) -> int:
         """Number of observations that are resampled, with repetitions."""
         return int(self.values.sum()) if self.repeats else len(self.values)

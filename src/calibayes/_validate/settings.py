@@ -149,9 +149,12 @@ def check_bootstrap(
     far = (relative > CONFIG.max_relative_total) | (relative < 1 / CONFIG.max_relative_total)
     if far.any():
         b = int(np.argmax(far))
+        of_data = f"there are {n} observations, each of which counts once in the data"
+        if weights is not None:
+            of_data = f"the weights of the data sum to {total:.3g}"
         raise ValueError(
-            f"bootstrap counts of replicate {b} sum to {total * relative[b]:.3g}, but those of the data to {total:g}: "
-            "each of the observations counts once, or with its weight. Scale the counts to about that total."
+            f"bootstrap counts of replicate {b} sum to {total * relative[b]:.3g}, but {of_data}. Divide the counts so "
+            "that each replicate has a total of about that number."
         )
     return counts
 

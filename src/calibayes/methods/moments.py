@@ -274,7 +274,7 @@ class DataDraws:
     def n(self) -> float:
         """Number of observations, the total of their weights."""
         weights = host_weights(self.target)
-        return int(self.target.counts.n) if weights is None else float(weights.values.sum())
+        return float(self.target.counts.n) if weights is None else float(weights.values.sum())
 
     @cached_property
     def moments(self) -> MomentEstimates:

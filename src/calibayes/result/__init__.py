@@ -1,5 +1,6 @@
 """The result of a calibration."""
 
+import warnings
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +11,7 @@ from jaxtyping import Float, Int
 
 from calibayes._backend.fork import is_forked_after_start
 from calibayes._backend.text import align, html_table, printable
+from calibayes._backend.warnings import CalibrationWarning
 from calibayes._core.curve import Coverage as Coverage
 from calibayes._core.curve import Curve
 from calibayes._core.status import Diagnostic, Severity, Status, worst
@@ -272,7 +274,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         intervals = self._displayed_intervals()
-        return html_table(self._table(intervals), "", *self._head(), self._note(intervals))
+        return html_table(self._table(intervals), "", *self._head(), *self._notes(intervals))
 
     @property
     def means(self) -> Float[np.ndarray, " K"]:
@@ -355,13 +357,17 @@ class Result:
         learning
         """
         intervals = self._displayed_intervals()
-        lines = [*self._head(), "", *align(self._table(intervals)), "", self._note(intervals)]
+        lines = [*self._head(), "", *align(self._table(intervals)), "", *self._notes(intervals)]
         return printable("\n".join(lines), multiline=True)
 
     def _displayed_intervals(self) -> "Intervals | None":
         """Return the calibrated intervals; None if the result did not converge or cannot compute them."""
-        can_compute = self.calibration is not None and self.converged and not is_forked_after_start()
-        return self.intervals() if can_compute else self.computed_intervals
+        if self.calibration is None or not self.converged or is_forked_after_start():
+            return self.computed_intervals
+        with warnings.catch_warnings():
+            # The findings are displayed with the table.
+            warnings.simplefilter("ignore", CalibrationWarning)
+            return self.intervals()
 
     def _head(self) -> list[str]:
         level, region = percent(self.level), self.region.name
@@ -385,10 +391,22 @@ class Result:
         rows = zip(names, *columns, strict=True)
         return [["", *head], *([name, *(f"{value:.4g}" for value in values)] for name, *values in rows)]
 
-    def _note(self, intervals: "Intervals | None") -> str:
+    def _notes(self, intervals: "Intervals | None") -> list[str]:
+        """Return sentences about the table, and the findings about single intervals."""
         if intervals is None:
-            return "All intervals are at the one learning rate above, which does not calibrate each of them."
-        return "Each interval is calibrated at the eta in its row; se is its width over that of a standard normal one."
+            return ["All intervals are at the one learning rate above, which does not calibrate each of them."]
+        notes = [
+            "Each interval is calibrated at the eta in its row; se is its width over that of a standard normal one."
+        ]
+        names_of: dict[Diagnostic, list[str]] = {}
+        for name, findings in zip(intervals.names, intervals.diagnostics, strict=True):
+            for finding in findings:
+                if finding.severity >= Severity.WARNING and finding not in self.diagnostics:
+                    names_of.setdefault(finding, []).append(name)
+        found = (
+            f"{one.severity.name.lower():<15} {', '.join(names)}: {one.message}" for one, names in names_of.items()
+        )
+        return [*notes, *found]
 
     def to_datatree(self) -> Any:
         """Convert to an ArviZ DataTree: posterior, risk of the draws, critical levels of the replicates, trace.
