@@ -133,6 +133,18 @@ def test_draws_are_hardly_repeated(result):
     assert len(np.unique(result.draws, axis=0)) > 0.92 * len(result.draws)
 
 
+def test_summary_states_findings_about_single_intervals():
+    """Those that the joint result does not have, with the parameters that they are about."""
+    own = make_diagnostic(cb.Code.ETA_SE_UNKNOWN, cb.Severity.WARNING, 0, "The error is unknown.")
+    joint = make_diagnostic(cb.Code.ESS_LOW, cb.Severity.WARNING, 0, "A joint finding.")
+    note = make_diagnostic(cb.Code.REPAIRED, cb.Severity.INFO, 1, "A note.")
+    intervals = replace(make_intervals(cb.Status.UNRELIABLE), diagnostics=[[own, note], [own, joint]])
+    lines = make_result(saved_intervals=intervals, diagnostics=[joint]).summary().splitlines()
+    assert lines[-1] == "warning         a, b: The error is unknown."
+    assert sum("A joint finding." in line for line in lines) == 1
+    assert any(line.startswith("b (not converged)") for line in lines)
+
+
 def test_tables_escape_names():
     """Of columns, which may have characters with a meaning in LaTeX, Markdown or HTML."""
     intervals = replace(make_intervals(cb.Status.CONVERGED), names=["a_b & 50%", "x|<b>"], means=np.array([0.5, 3.0]))

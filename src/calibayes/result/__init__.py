@@ -403,10 +403,10 @@ class Result:
             for finding in findings:
                 if finding.severity >= Severity.WARNING and finding not in self.diagnostics:
                     names_of.setdefault(finding, []).append(name)
-        found = (
+        about = (
             f"{one.severity.name.lower():<15} {', '.join(names)}: {one.message}" for one, names in names_of.items()
         )
-        return [*notes, *found]
+        return [*notes, *about]
 
     def to_datatree(self) -> Any:
         """Convert to an ArviZ DataTree: posterior, risk of the draws, critical levels of the replicates, trace.
