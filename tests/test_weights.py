@@ -12,7 +12,7 @@ import calibayes as cb
 from calibayes import resampling
 from calibayes._core.counts import DrawnCounts, PoissonSpec, StoredCounts
 from calibayes._core.particles import Particles, uniform_log_weights
-from calibayes._core.sandwich import influences
+from calibayes._core.sandwich import influences, mean_shifts
 from calibayes._core.scores import cluster_score_products, score_products
 from calibayes._core.target import make_target
 from calibayes._core.weights import Weights
@@ -118,6 +118,10 @@ def test_sandwich_covariance_respects_weights(kind, bootstrap):
     values, expected = np.asarray(own.values)[:, :N], np.asarray(other.values)[:, :n_reference]
     np.testing.assert_allclose(expected_of(values), expected, atol=2e-5)
     assert own.matching_eta == pytest.approx(other.matching_eta, rel=1e-4)
+    # A replicate with the counts of the data has their total and their mean.
+    shifts, relative_totals = mean_shifts(target, own.values)
+    np.testing.assert_allclose(relative_totals, 1.0, rtol=1e-6)
+    np.testing.assert_allclose(shifts, 0.0, atol=1e-4)
     np.testing.assert_allclose(
         sum_of_outer_products(values.astype(float), bootstrap, host_weights(target)),
         sum_of_outer_products(expected.astype(float), scheme),
