@@ -173,6 +173,7 @@ class Design:
         Result
             The calibration of the reported parameters.
         """
+        loss.check(y if self.weights is None else y[self.weights > 0])
         if self.weights is not None:
             options["weights"] = self.weights
         offset = self.offset(loss, y) if prior is None else 0.0
