@@ -1,18 +1,30 @@
 """The command line of the studies: `python -m studies COMMAND`."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from studies.names import ERRORS, LOSSES, ORACLE, REGIONS, SAMPLERS, SIZES
+from studies.names import (
+    ERRORS,
+    LOSSES,
+    METHOD_PROBLEMS,
+    METHOD_SIZES,
+    METHODS_FILE,
+    ONE_THREAD,
+    ORACLE,
+    REGIONS,
+    SAMPLERS,
+    SIZES,
+)
 
 if TYPE_CHECKING:
     from benchmarks.common import Table
-    from studies.runner import Case, RunCase
+    from studies.runner import Case, ResultsFile, RunCase
     from studies.store import Line
 
 app = typer.Typer(
@@ -123,6 +135,33 @@ def open_(
     _run(open_question.cases(datasets, seed), open_question.run_case, out, tables.by_variant, processes)
 
 
+@app.command(name="methods")
+def methods_(
+    datasets: Datasets = 2_000,
+    problem: Annotated[
+        list[str],
+        typer.Option(help=f"{'; '.join(METHOD_PROBLEMS)}; may be repeated."),
+    ] = [*METHOD_PROBLEMS],  # noqa: B006
+    n: Sizes = list(METHOD_SIZES),  # noqa: B006
+    seed: FirstSeed = 0,
+    processes: Processes = CORES,
+    out: Annotated[Path, typer.Option(help="Compressed file of results.")] = RESULTS / METHODS_FILE,
+) -> None:
+    """Coverage of the methods for the learning rate, for median regression and least squares. One thread a process."""
+    _require_choices("--problem", problem, METHOD_PROBLEMS)
+    os.environ.update(ONE_THREAD)
+    from studies import methods
+    from studies.records import RecordStore
+
+    with _bad_file():
+        store = RecordStore(out)
+    cases = methods.cases(datasets, problem, n, seed)
+    finished = _run_cases(cases, methods.run_case, store, methods.summarise, processes)
+    store.compact()
+    if not finished:
+        raise typer.Exit(130)
+
+
 @app.command()
 def page(
     results: Annotated[Path, typer.Option(help="Folder of the stored results.")] = RESULTS,
@@ -149,18 +188,37 @@ def _run(
     processes: int = 1,
 ) -> None:
     # Modules that import jax are imported here, so that --help is printed without delay.
-    from studies.runner import run
     from studies.store import Store
 
-    console = Console()
-    try:
+    with _bad_file():
         store = Store(out)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    if not _run_cases(cases, run_case, store, summarise, processes):
+        raise typer.Exit(130)
+
+
+def _run_cases(
+    cases: "Sequence[Case]",
+    run_case: "RunCase",
+    store: "ResultsFile",
+    summarise: "Callable[[Sequence[Any]], Table]",
+    processes: int,
+) -> bool:
+    """Run the cases that are not stored yet and print the summary; return whether the study was not interrupted."""
+    from studies.runner import run
+
+    console = Console()
     finished = run(cases, run_case, store, console, processes)
     console.print(summarise(store.lines).rich())
-    if not finished:
-        raise typer.Exit(130)
+    return finished
+
+
+@contextmanager
+def _bad_file() -> Iterator[None]:
+    """Turn the error of an invalid results file into an error of the command line."""
+    try:
+        yield
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _require_choices(option: str, values: Sequence[str], choices: Sequence[str]) -> None:

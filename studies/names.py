@@ -11,6 +11,24 @@ REGIONS = ("box", "ellipsoid", "hpd", "slope")
 ERRORS = ("normal", "heteroscedastic", "t3", "contaminated")
 LOSSES = ("quantile", "huber", "squared")
 
+METHOD_PROBLEMS = (
+    "median, normal",
+    "median, heteroscedastic",
+    "squared, normal",
+    "squared, heteroscedastic",
+    "squared K 4, heteroscedastic",
+)
+METHOD_SIZES = (50, 100)
+METHODS_FILE = "methods.jsonl.gz"
+ONE_THREAD = {
+    "JAX_PLATFORMS": "cpu",
+    "NPROC": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+"""Environment in which a process computes on one thread of the CPU."""
+
 REPLICATES = 500
 """Number of bootstrap replicates, as in the paper."""
 PARTICLES = {MEDIAN_REGRESSION: 1000, HEART_DISEASE: 4000}

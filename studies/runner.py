@@ -13,8 +13,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache, partial
+from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 from rich.console import Console
@@ -24,7 +25,7 @@ import calibayes as cb
 from benchmarks.common import machine
 from calibayes._core.status import Status
 from calibayes.regions import Interval, Region, as_region
-from studies.store import Line, Store
+from studies.store import Key, Line
 
 Kind = tuple[str, int, str]
 
@@ -51,7 +52,22 @@ class Case(NamedTuple):
         return f"{self.problem}, N {self.n}, {self.sampler}, dataset {self.dataset}"
 
 
-RunCase = Callable[[Case], list[Line]]
+RunCase = Callable[[Case], Sequence[Any]]
+
+
+class ResultsFile(Protocol):
+    """The stored lines of a study, such as `studies.store.Store`."""
+
+    path: Path
+
+    @property
+    def lines(self) -> Sequence[Any]:
+        """All lines."""
+
+    def __contains__(self, key: Key) -> bool: ...
+
+    def add(self, lines: Sequence[Any]) -> None:
+        """Append lines."""
 
 
 class Calibrated(NamedTuple):
@@ -66,12 +82,12 @@ class Outcome(NamedTuple):
     """The lines of a case, its time, and the error message if it raised one."""
 
     case: Case
-    lines: list[Line]
+    lines: Sequence[Any]
     seconds: float
     error: str = ""
 
 
-def run(cases: Sequence[Case], run_case: RunCase, store: Store, console: Console, processes: int = 1) -> bool:
+def run(cases: Sequence[Case], run_case: RunCase, store: ResultsFile, console: Console, processes: int = 1) -> bool:
     """Run all cases that are not stored yet.
 
     A case of which any region is missing is run as a whole, so that its lines do not depend on earlier commands.
@@ -82,7 +98,7 @@ def run(cases: Sequence[Case], run_case: RunCase, store: Store, console: Console
         All cases of the study.
     run_case : callable
         Returns the lines of a case. With several processes it must be importable by its name.
-    store : Store
+    store : ResultsFile
         Results file; receives the lines of a case as soon as it is finished.
     console : Console
         Where progress and errors are printed.

@@ -1,6 +1,7 @@
 """`compare`: several methods for the learning rate on the same data, draws and bootstrap replicates, in one table."""
 
 import html
+import math
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -106,14 +107,32 @@ class Comparison:
         """
         import pandas as pd
 
-        index = pd.Index([row.label for row in self.rows], name="method")
-        return pd.DataFrame([self._values(row) for row in self.rows], index=index)
+        return pd.DataFrame(self.records()).set_index("method")
 
-    def _values(self, row: ComparedMethod) -> dict[str, Any]:
+    def records(self) -> list[dict[str, Any]]:
+        """Return the rows of the table.
+
+        Returns
+        -------
+        list of dict
+            The columns of `to_frame`, preceded by the name of the method.
+
+        Examples
+        --------
+        >>> comparison = cb.compare(
+        ...     model, data, methods=["gpc", "matching"], bootstrap=100, sampler="transport", progress=False
+        ... )
+        >>> [record["method"] for record in comparison.records()]
+        ['gpc', 'matching']
+        """
+        return [self._record(row) for row in self.rows]
+
+    def _record(self, row: ComparedMethod) -> dict[str, Any]:
         result, nothing = row.result, np.nan
         widths = np.full(len(self.names), np.nan) if row.intervals is None else np.ptp(row.intervals.bounds, 1)
         findings = [] if result is None else [finding.code.value for finding in result.diagnostics]
         return {
+            "method": row.label,
             "eta": nothing if result is None else result.eta,
             "eta_se": nothing if result is None else result.eta_se,
             "coverage": nothing if result is None else float(result.coverage),
@@ -123,19 +142,36 @@ class Comparison:
             "diagnostics": row.error if result is None else ", ".join(findings),
         }
 
-    def _cells(self) -> list[list[str]]:
-        """Return the table as text, with its head."""
-        values = [self._values(row) for row in self.rows]
-        texts = [[value if isinstance(value, str) else f"{value:.4g}" for value in row.values()] for row in values]
-        labels = [row.label for row in self.rows]
-        return [["method", *values[0]], *([label, *text] for label, text in zip(labels, texts, strict=True))]
+    def cells(self) -> list[list[str]]:
+        """Return the table as text.
+
+        Returns
+        -------
+        list of list of str
+            The head, and one row for each method.
+
+        Examples
+        --------
+        >>> comparison = cb.compare(
+        ...     model, data, methods=["gpc", "matching"], bootstrap=100, sampler="transport", progress=False
+        ... )
+        >>> [row[0] for row in comparison.cells()]
+        ['method', 'gpc', 'matching']
+        """
+        records = self.records()
+        texts = [[value if isinstance(value, str) else f"{value:.4g}" for value in row.values()] for row in records]
+        return [list(records[0]), *texts]
+
+    @property
+    def note(self) -> str:
+        """Explanation of the columns."""
+        return f"Coverage of {self.level:g} sets on the bootstrap replicates; widths of {self.level:g} intervals."
 
     def __repr__(self) -> str:
-        note = f"Coverage of {self.level:g} sets on the bootstrap replicates; widths of {self.level:g} intervals."
-        return printable("\n".join([*align(self._cells()), "", note]), multiline=True)
+        return printable("\n".join([*align(self.cells()), "", self.note]), multiline=True)
 
     def _repr_html_(self) -> str:
-        head, *rows = self._cells()
+        head, *rows = self.cells()
         cells = lambda tag, texts: "".join(f"<{tag}>{html.escape(printable(text))}</{tag}>" for text in texts)
         body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
         return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>{body}</tbody></table>"
@@ -182,17 +218,57 @@ def compare(
     chosen = _check_methods(DEFAULT_METHODS if methods is None else methods)
     if "method" in options:
         raise TypeError("compare takes methods=, a list of methods; got method=.")
-    first = next((k for k, method in enumerate(chosen) if isinstance(method, GPC)), 0)
+    first = next((method for method in chosen if isinstance(method, GPC)), chosen[0])
+    started = time.perf_counter()
     with warnings.catch_warnings():
         # The table shows status and diagnostics.
         warnings.simplefilter("ignore", CalibrationWarning)
-        started = time.perf_counter()
-        base = calibrate(model, data, method=chosen[first], **options)
-        rows = {first: _row(chosen[first], base, started)}
-        for k, method in enumerate(chosen):
-            if k not in rows:
-                rows[k] = _follow(method, base)
-    return Comparison(tuple(rows[k] for k in range(len(chosen))), base.level, tuple(base.names))
+        base = calibrate(model, data, method=first, **options)
+    return compare_with(base, chosen, seconds=time.perf_counter() - started)
+
+
+def compare_with(
+    result: Result, methods: Sequence[str | Method] | None = None, *, seconds: float = math.nan
+) -> Comparison:
+    """Compare the method of a finished calibration with others, on its draws and bootstrap replicates.
+
+    Parameters
+    ----------
+    result : Result
+        Result of `calibrate` that was computed in this process.
+    methods : sequence of str or Method, optional
+        Methods, as for `compare`. The method of the result is put first if it is not among them.
+    seconds : float
+        Seconds that the calibration took, for the table. Default: unknown.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    RuntimeError
+        If the result was loaded from a file, and has no particles.
+
+    Examples
+    --------
+    >>> from calibayes.compare import compare_with
+    >>> list(compare_with(result, ["matching"]))
+    ['gpc', 'matching']
+    """
+    calibration = result.calibration
+    if calibration is None:
+        raise RuntimeError("methods can be compared only with a result of this process: this one has no particles.")
+    chosen = _check_methods(DEFAULT_METHODS if methods is None else methods)
+    own = _label(calibration.method)
+    if own not in map(_label, chosen):
+        chosen = [calibration.method, *chosen]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        # The first row pays for the intervals of the result.
+        known = _row(calibration.method, result, time.perf_counter() - seconds)
+        rows = [known if _label(method) == own else _follow(method, result) for method in chosen]
+    return Comparison(tuple(rows), result.level, tuple(result.names))
 
 
 def _check_methods(methods: object) -> list[Method]:

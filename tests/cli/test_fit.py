@@ -17,13 +17,15 @@ import calibayes as cb
 import example_results
 from calibayes import design
 from calibayes._core.status import Code, Severity, Status
-from calibayes.cli import app
+from calibayes.cli import app, options
 from calibayes.cli import fit as fit_command
-from calibayes.cli.columns import Selection
 from calibayes.cli.options import Loss, Region
 from calibayes.cli.output import FitSummary, print_summary
 from calibayes.design import Design
+from calibayes.methods import METHODS
 from calibayes.result import Intervals
+from calibayes.tables.columns import Selection
+from calibayes.tables.linear import LinearModel
 
 N = 60
 
@@ -104,8 +106,8 @@ def calls(monkeypatch):
 
 
 def test_options_reach_the_calibration(calls, path, frame):
-    options = ["--loss", "quantile", "--tau", "0.25", "--level", "0.9", "--region", "box", "--bootstrap", "50"]
-    error_of("fit", path, "--target", "y", "--columns", "a,big b", *options, "--seed", "3")
+    line = ["--loss", "quantile", "--tau", "0.25", "--level", "0.9", "--region", "box", "--bootstrap", "50"]
+    error_of("fit", path, "--target", "y", "--columns", "a,big b", *line, "--seed", "3")
     [(model, (x, y), settings)] = calls
     assert isinstance(model.loss, cb.losses.Quantile)
     assert float(model.loss.tau) == 0.25
@@ -113,7 +115,16 @@ def test_options_reach_the_calibration(calls, path, frame):
     np.testing.assert_allclose(y, frame["y"] - frame["y"].median())
     names = ["intercept", "a", "big b"]
     assert settings.pop("region").name == "Box"
-    assert settings == {"level": 0.9, "bootstrap": 50, "names": names, "seed": 3, "checkpoint": None}
+    expected = {"level": 0.9, "bootstrap": 50, "names": names, "seed": 3, "checkpoint": None}
+    assert settings == expected | {"method": "gpc", "shape": None}
+
+
+def test_method_and_shape_reach_the_calibration(calls, path):
+    error_of("fit", path, "--target", "y", "--columns", "a", "--method", "matching", "--shape", "sandwich")
+    [(_, _, settings)] = calls
+    assert (settings["method"], settings["shape"]) == ("matching", "sandwich")
+    assert "Did you mean matching" in error_of("fit", path, "--target", "y", "--method", "match")
+    assert set(options.Method) == set(METHODS)
 
 
 @pytest.mark.parametrize("loss", list(Loss))
@@ -161,10 +172,11 @@ def test_classes_are_explained(capsys):
     status = [Status.CONVERGED] * 2
     intervals = Intervals(["a", "b"], 0.95, np.zeros((2, 2)), np.ones(2), np.ones(2), status, [[], []])
     columns = np.random.default_rng(0).normal(size=(30, 2))
-    selection = Selection("sick", pd.Series(dtype=float), ["a", "b"], columns, False, None, [])
+    selection = Selection("sick", pd.Series(dtype=float), ["a", "b"], columns, False, None, None, None, [])
     design = Design.from_columns(columns, intercept=False)
     result = example_results.make_result()
-    print_summary(FitSummary(result, intervals, cb.losses.Logistic(), selection, design, "t.csv", ["no", "yes"], []))
+    model = LinearModel(selection, cb.losses.Logistic(), np.ones(30), ["no", "yes"], design)
+    print_summary(FitSummary(result, intervals, model, "t.csv", []))
     assert "Positive coefficients favour yes, negative ones no." in " ".join(capsys.readouterr().out.split())
 
 
@@ -279,7 +291,7 @@ def test_report_of_a_saved_result(fitted, folder):
     page = folder / "r.html"
     assert outcome.stdout == f"wrote {page}\n"
     assert f"{fitted[0].eta:.4g}" in page.read_text()
-    assert "calibrated 95% interval" in page.read_text()
+    assert "η of the interval" in page.read_text()
     assert "calibayes fit &#x27;a table.csv&#x27;" in page.read_text()
     assert "it does not end with a checksum" in error_of("report", Path(__file__), "-o", page)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from calibayes._backend.text import printable
-from calibayes.cli import tables
+from calibayes.tables import files
 
 
 class Loss(StrEnum):
@@ -22,6 +22,7 @@ class Loss(StrEnum):
     expectile = "expectile"
     hinge = "hinge"
     logistic = "logistic"
+    poisson = "poisson"
 
 
 class Region(StrEnum):
@@ -31,6 +32,21 @@ class Region(StrEnum):
     ellipsoid = "ellipsoid"
     box = "box"
     simultaneous = "simultaneous"
+
+
+class Method(StrEnum):
+    """Methods for the learning rate that `--method` accepts."""
+
+    gpc = "gpc"
+    gpc_studentized = "gpc-studentized"
+    matching = "matching"
+    lyddon_holmes_walker = "lyddon-holmes-walker"
+
+
+class Shape(StrEnum):
+    """Shapes of the posterior that `--shape` accepts."""
+
+    sandwich = "sandwich"
 
 
 LOSS_SYNONYMS = {
@@ -75,7 +91,7 @@ def complete_column(ctx: Any, incomplete: str) -> list[str]:
     # Click leaves the file among the other arguments while the command line is unfinished.
     for path in [ctx.params.get("data"), *ctx.args]:
         try:
-            names = tables.read_header(Path(path))
+            names = files.read_header(Path(path))
             return [name for name in names if name.startswith(incomplete) and name == printable(name)]
         except (TypeError, ValueError, OSError, ImportError):
             continue
@@ -85,7 +101,7 @@ def complete_column(ctx: Any, incomplete: str) -> list[str]:
 DataArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE", help=f"Table with a header: {', '.join(tables.SUFFIXES)}.", exists=True, dir_okay=False
+        metavar="FILE", help=f"Table with a header: {', '.join(files.SUFFIXES)}.", exists=True, dir_okay=False
     ),
 ]
 TargetOption = Annotated[
@@ -178,6 +194,33 @@ RegionOption = Annotated[
         **_choice(Region, {}),
     ),
 ]
+MethodOption = Annotated[
+    Method,
+    typer.Option(
+        metavar="METHOD",
+        help=f"How the learning rate is set: one of {', '.join(Method)}.",
+        rich_help_panel=_CALIBRATION_PANEL,
+        **_choice(Method, {}),
+    ),
+]
+ShapeOption = Annotated[
+    Shape | None,
+    typer.Option(
+        metavar="SHAPE",
+        help="Shape of the posterior: sandwich, so that one learning rate calibrates all intervals.",
+        show_default="that of the loss and the prior",
+        rich_help_panel=_CALIBRATION_PANEL,
+        **_choice(Shape, {}),
+    ),
+]
+CompareOption = Annotated[
+    bool,
+    typer.Option(
+        "--compare",
+        help="Compare the methods for the learning rate, on the same replicates.",
+        rich_help_panel=_OUTPUT_PANEL,
+    ),
+]
 BootstrapOption = Annotated[
     int, typer.Option(metavar="N", help="Number of bootstrap replicates.", rich_help_panel=_CALIBRATION_PANEL)
 ]
@@ -186,6 +229,24 @@ ClusterOption = Annotated[
     typer.Option(
         metavar="COLUMN",
         help="Column with groups of dependent rows, which the bootstrap resamples as a whole.",
+        autocompletion=complete_column,
+        rich_help_panel=_CALIBRATION_PANEL,
+    ),
+]
+StrataOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column with strata, within which the bootstrap resamples rows or clusters.",
+        autocompletion=complete_column,
+        rich_help_panel=_CALIBRATION_PANEL,
+    ),
+]
+WeightsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column with weights of the rows: numbers of repetitions if all are integers, survey weights otherwise.",
         autocompletion=complete_column,
         rich_help_panel=_CALIBRATION_PANEL,
     ),

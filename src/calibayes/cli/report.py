@@ -7,6 +7,7 @@ import typer
 
 import calibayes as cb
 from calibayes._backend.text import printable
+from calibayes.compare import Comparison
 from calibayes.result import Intervals, Result
 
 
@@ -31,11 +32,11 @@ def report(
     typer.echo(f"wrote {printable(str(out))}")
 
 
-def write_report(result: Result, path: Path, intervals: Intervals | None) -> None:
+def write_report(result: Result, path: Path, intervals: Intervals | None, comparison: Comparison | None = None) -> None:
     """Write the HTML report with these intervals, or without intervals."""
     from calibayes.report import write
 
-    write(result, path, intervals=False if intervals is None else intervals)
+    write(result, path, intervals=False if intervals is None else intervals, comparison=comparison)
 
 
 def require_writable(path: Path | None, suffix: str) -> None:

@@ -30,7 +30,7 @@ from calibayes._core.particles import Particles, host_moments
 from calibayes._core.scores import cluster_score_products, score_products
 from calibayes._core.status import Code, Diagnostic, Severity, Status
 from calibayes._core.target import Target
-from calibayes.bootstrap import Block, Bootstrap, Cluster
+from calibayes.bootstrap import Block, Bootstrap, Cluster, Stratified
 from calibayes.methods.base import Method, draws_on_data, stay_at, with_diagnostic, with_earlier_run
 from calibayes.methods.moments import DataDraws, LearningRate
 from calibayes.solve.bracket import Bracket
@@ -97,6 +97,8 @@ class StudentizedGPC(Method):
                 'method "gpc-studentized" is not available for bootstrap.Block: the counts of a replicate '
                 'do not determine its blocks. Use method="matching" or "gpc".'
             )
+        if isinstance(bootstrap, Stratified) or (isinstance(bootstrap, Cluster) and bootstrap.sizes is not None):
+            raise ValueError('method "gpc-studentized" is not available with strata. Use method="matching" or "gpc".')
 
     def solve(self, solver, problem, eta):
         _require_derivative(problem, draws_on_data(problem))

@@ -20,6 +20,7 @@ import calibayes
 from calibayes import io
 from calibayes._backend.distributed import is_main_process
 from calibayes._backend.text import printable
+from calibayes.compare import Comparison
 from calibayes.report.description import describe, percent
 from calibayes.report.figures import figures
 from calibayes.report.settings import parse_settings
@@ -48,6 +49,7 @@ def write(
     title: str | None = None,
     call: str | None = None,
     intervals: Intervals | bool | None = None,
+    comparison: Comparison | None = None,
 ) -> Path:
     """Write the HTML report of a result.
 
@@ -65,6 +67,8 @@ def write(
         The individually calibrated intervals of the parameters, as returned by `result.intervals()`; or whether to
         compute them. Default: include them if they have been computed already, or if the result has particles and at
         most ten parameters (`calibayes.io.StorageConfig.max_parameters_for_intervals`).
+    comparison : Comparison, optional
+        Table of methods, as returned by `compare`, to add to the page.
 
     Returns
     -------
@@ -88,14 +92,14 @@ def write(
     if isinstance(intervals, bool):
         intervals = result.intervals() if intervals else None
     result = replace(result, settings=parse_settings(result.settings))
-    page = _page(result, intervals, title or "Calibration report", call or calibration_script(result))
+    page = _page(result, intervals, title or "Calibration report", call or calibration_script(result), comparison)
     path = Path(path)
     if is_main_process():
         path.write_text(page, encoding="utf-8")
     return path
 
 
-def _page(result: Result, intervals: Intervals | None, title: str, call: str) -> str:
+def _page(result: Result, intervals: Intervals | None, title: str, call: str, comparison: Comparison | None) -> str:
     style = _resource("style.css")
     script = "(() => {\n" + _resource("charts.js") + _resource("page.js") + "})();\n"
     checks = run_checks(result, intervals)
@@ -124,6 +128,7 @@ def _page(result: Result, intervals: Intervals | None, title: str, call: str) ->
         description="\n".join(f"<p>{_escape(paragraph)}</p>" for paragraph in describe(result)),
         table=_parameter_table(result, intervals),
         table_note=_table_note(intervals),
+        comparison="" if comparison is None else _comparison_section(comparison),
         trace=_trace_rows(result),
         call=_escape(call),
         versions=_versions(result),
@@ -157,29 +162,50 @@ def _grade_class(grade: Grade) -> str:
 
 def _parameter_table(result: Result, intervals: Intervals | None) -> str:
     level = percent(result.level)
-    columns = ["parameter", "mean", "sd", f"{level} interval at joint η"]
+    columns = ["parameter", "mean"]
     if intervals is not None:
-        columns += [f"calibrated {level} interval", "individual η"]
+        columns += [f"{level} interval", "standard error", "η of the interval"]
+    columns += ["sd at joint η", f"{level} interval at joint η"]
     rows = []
     for k, (name, (low, high)) in enumerate(zip(result.names, result.marginal_intervals(), strict=True)):
-        cells = [f"{result.means[k]:.4g}", f"{result.draws[:, k].std():.4g}", f"{low:.4g} to {high:.4g}"]
+        cells = [f"{result.means[k]:.4g}"]
         if intervals is not None:
             note = "" if intervals.converged[k] else " (not converged)"
             cells.append("{:.4g} to {:.4g}".format(*intervals.bounds[k]) + note)
+            cells.append(f"{intervals.standard_errors[k]:.4g}")
             cells.append(f"{intervals.eta[k]:.4g} ± {intervals.eta_se[k]:.2g}")
+        cells += [f"{result.draws[:, k].std():.4g}", f"{low:.4g} to {high:.4g}"]
         rows.append(f'<tr><th scope="row">{_escape(name)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>')
     head = "".join(f'<th scope="col">{column}</th>' for column in columns)
     return f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(rows) + "\n</tbody>"
 
 
 def _table_note(intervals: Intervals | None) -> str:
-    note = (
-        "Mean, standard deviation and interval at joint η describe the posterior at the learning rate above. One "
-        "learning rate does not calibrate every marginal interval. "
-    )
     if intervals is None:
-        return note + "<code>result.intervals()</code> calibrates the interval of each parameter individually."
-    return note + "Calibrated intervals use the posterior at the individual η that calibrates the respective interval."
+        return (
+            "All columns describe the posterior at the learning rate above, which does not calibrate every marginal "
+            "interval. <code>result.intervals()</code> calibrates the interval of each parameter individually."
+        )
+    return (
+        "The interval of each parameter is calibrated individually, at the η in its row; the standard error is its "
+        "width divided by that of a standard normal interval. Columns at joint η describe the posterior at the "
+        "learning rate above, which does not calibrate every marginal interval."
+    )
+
+
+def _comparison_section(comparison: Comparison) -> str:
+    head, *rows = comparison.cells()
+    columns = "".join(f'<th scope="col">{_escape(column)}</th>' for column in head)
+    body = "\n".join(
+        f'<tr><th scope="row">{_escape(name)}</th>{"".join(f"<td>{_escape(text)}</td>" for text in texts)}</tr>'
+        for name, *texts in rows
+    )
+    table = f'<table class="figures">\n<thead><tr>{columns}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>'
+    return (
+        '<section aria-labelledby="comparison">\n<h2 id="comparison">Comparison of methods</h2>\n'
+        f'<div class="scroll" role="region" aria-labelledby="comparison" tabindex="0">\n{table}\n</div>\n'
+        f'<p class="note">{_escape(comparison.note)}</p>\n</section>\n'
+    )
 
 
 def _trace_rows(result: Result) -> str:

@@ -82,8 +82,8 @@ class FitConfig:
     data, the posterior moves with eta by several standard deviations, and three were not sufficient."""
     min_ess_ratio: float = 0.5
     """A refit is rejected if it reduces the ESS below this multiple of the previous one. Smaller reductions are
-    accepted: choosing the larger ESS would favour weights that miss a tail. From `common_moments_from` parameters on, the
-    moments of a refit are noisy, and it has to increase the ESS."""
+    accepted: choosing the larger ESS would favour weights that miss a tail. From `common_moments_from` parameters on,
+    the moments of a refit are noisy, and it has to increase the ESS."""
     max_extra_batches: int = 5
     """Largest number of batches of replicates that are refitted further on their own. If more replicates are poor, the
     maps do not suit the problem and refits do not help."""
