@@ -215,7 +215,7 @@ def test_other_methods_are_saved_and_reported(matched, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "gcp"}, "method must be one of gpc, gpc-studentized, matching"),
+        ({"method": "gcp"}, "method must be one of gpc, gpc-studentized, gpc-double, matching"),
         ({"method": "fixed"}, r"use cb\.methods\.Fixed\(eta\)"),
         ({"shape": "round"}, 'shape must be None or "sandwich"'),
     ],

@@ -192,7 +192,7 @@ def calibrate(
     n_replicates = replicates.n_replicates if isinstance(replicates, Bootstrap) else len(replicates)
     check_n_particles(size, observations.dim, n_replicates)
     drawn_by = replicates if isinstance(replicates, Bootstrap) else None
-    method.check(drawn_by)
+    method.check(model, drawn_by, shape)
     check_estimate(estimate)
     search = _as_search(search, sampler)
     check_search_settings(level, tolerance, eta_init, max_iterations, n_replicates, search.uses_tolerance)

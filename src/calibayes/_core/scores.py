@@ -21,6 +21,7 @@ from calibayes._core.counts import fold_blocks
 from calibayes._core.loss import LinearLoss
 from calibayes._core.target import Target
 
+_HIGHEST = jax.lax.Precision.HIGHEST
 Gradients = Callable[[Any, Float[Array, " K"]], Float[Array, "L K"]]
 """Function of a block of L observations and of parameters that returns the gradient of each loss."""
 
@@ -32,7 +33,7 @@ def _gradients(target: Target) -> Gradients:
 
         def of_linear(block, theta):
             x, y, offset = block
-            prediction = offset + jnp.matmul(x, theta - reference, precision=jax.lax.Precision.HIGHEST)
+            prediction = offset + jnp.matmul(x, theta - reference, precision=_HIGHEST)
             return _finite(slope(prediction, y))[:, None] * x
 
         return of_linear
@@ -62,7 +63,7 @@ def score_products(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> F
             block, element = scanned
             gradients = gradients_of(block, theta)
             weighted = gradients * counts.block(element).T[:, :, None]
-            return total + jnp.einsum("blk,blj->bkj", weighted, gradients, precision=jax.lax.Precision.HIGHEST)
+            return total + jnp.einsum("blk,blj->bkj", weighted, gradients, precision=_HIGHEST)
 
         dim, n_replicates = theta.shape
         zeros = jnp.zeros((n_replicates, dim, dim), theta.dtype)
@@ -97,6 +98,47 @@ def cluster_score_products(
         gradients = gradients_of(target.data, point).reshape(-1, len(point))[:n]
         sums = jax.ops.segment_sum(gradients, groups, n_groups)
         weights = jax.ops.segment_max(counts, groups, n_groups)
-        return jnp.matmul((sums * weights[:, None]).T, sums, precision=jax.lax.Precision.HIGHEST)
+        return jnp.matmul((sums * weights[:, None]).T, sums, precision=_HIGHEST)
 
     return jax.lax.map(of_replicate, (jnp.arange(target.n_replicates), jnp.asarray(theta).T))
+
+
+@jit
+def score_sums(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> Float[Array, "K B"]:
+    """Return the gradients of the risk of every replicate.
+
+    Parameters
+    ----------
+    target : Target
+        Target of the calibration.
+    theta : Array of shape (K, B)
+        Parameters at which the gradient of each replicate is taken.
+    """
+    gradients_of = jax.vmap(_gradients(target), (None, 1))
+
+    def on_device(theta, data, counts):
+        def add_block(total, scanned):
+            block, element = scanned
+            weights = counts.block(element).T
+            return total + jnp.einsum("blk,bl->kb", gradients_of(block, theta), weights, precision=_HIGHEST)
+
+        return fold_blocks(add_block, jnp.zeros_like(theta), (data, counts.blocks), counts.n_blocks)
+
+    specs = (UNSHARDED, SHARDED, target.counts.partition_specs())
+    return sum_over_devices(target.mesh, on_device, specs, jnp.asarray(theta), target.data, target.counts)
+
+
+@jit
+def observation_scores(target: Target, theta: Float[Array | np.ndarray, "K S"]) -> Float[Array, "S N K"]:
+    """Return the gradient of every loss at several parameters, on a single device. Padding is included.
+
+    Parameters
+    ----------
+    target : Target
+        Target of the calibration.
+    theta : Array of shape (K, S)
+        Parameters.
+    """
+    gradients_of = _gradients(target)
+    of_blocks = lambda point: jax.vmap(lambda block: gradients_of(block, point))(target.data)
+    return jax.lax.map(of_blocks, jnp.asarray(theta).T).reshape(theta.shape[1], -1, theta.shape[0])

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, PRNGKeyArray
 
 from calibayes._core.particles import Particles
 from calibayes._core.sandwich import influences_on
@@ -225,12 +225,15 @@ class DataDraws:
     has_sandwich_shape : bool
         Whether draws are reported with the shape of the sandwich. The matching learning rate of all parameters together
         is then that of each of them.
+    key : PRNGKeyArray or None
+        Key of the search, for methods that simulate.
     """
 
     target: Target
     candidates: tuple[Draws, ...]
     bootstrap: Bootstrap | None
     has_sandwich_shape: bool = False
+    key: PRNGKeyArray | None = None
 
     @property
     def n(self) -> int:
