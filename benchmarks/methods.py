@@ -46,7 +46,8 @@ def measure(problem: str, n: int, datasets: int) -> list[list[str]]:
     model = cb.GibbsModel(loss, cb.priors.Normal(scale=100.0))
     alone, together, rows = list[float](), list[float](), {method: list[float]() for method in DEFAULT_METHODS}
     for seed in range(datasets + 1):
-        data, options = draw(n, seed), {"seed": seed, "progress": False}
+        data = draw(n, seed)
+        options: dict[str, Any] = {"seed": seed, "progress": False}
         gpc, _ = seconds_of(lambda: cb.calibrate(model, data, **options).intervals())  # noqa: B023
         both, comparison = seconds_of(lambda: cb.compare(model, data, **options))  # noqa: B023
         if seed:

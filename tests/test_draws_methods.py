@@ -73,8 +73,8 @@ def test_q_posterior_agrees_with_importance_sampling_in_numpy(comparison):
     weights = np.exp(log_weights - log_weights.max())
     for k in range(K):
         expected = np.quantile(theta[:, k], [0.025, 0.5, 0.975], weights=weights, method="inverted_cdf")
-        found = np.quantile(result.draws[:, k], [0.025, 0.5, 0.975])
-        np.testing.assert_allclose(found, expected, atol=0.28 * np.sqrt(sandwich[k, k]))
+        quantiles = np.quantile(result.draws[:, k], [0.025, 0.5, 0.975])
+        np.testing.assert_allclose(quantiles, expected, atol=0.28 * np.sqrt(sandwich[k, k]))
 
 
 def test_quadratic_form_uses_the_dependence_of_the_bootstrap():
@@ -128,6 +128,40 @@ def test_intervals_and_levels_are_those_of_the_draws(comparison):
     assert np.ptp(result.at(level=0.5).intervals().bounds, 1).max() < np.ptp(result.intervals().bounds, 1).max()
 
 
+def test_methods_with_draws_of_their_own_use_the_clusters_of_the_bootstrap():
+    """The covariance is that of the sums of clusters: 24 clusters of 4, whose fits are those of the replicates."""
+    bootstrap = cb.bootstrap.Cluster(B, groups=GROUPS)
+    settings = {"sampler": cb.Transport(n_particles=M), "bootstrap": bootstrap, "seed": 0, "progress": False}
+    results = cb.compare(MODEL, DATA, ["posterior-bootstrap", "q-posterior"], **settings)
+    independent = closed_form()[1]
+    clustered = closed_form(lambda scores: scores.reshape(24, 4, K).sum(1))[1]
+    assert np.abs(clustered / independent - 1).max() > 0.2
+    fits, _ = fits_and_inverses(results["posterior-bootstrap"].counts)
+    spread = fits.std(0)
+    np.testing.assert_allclose(
+        np.sort(results["posterior-bootstrap"].draws / spread, 0), np.sort(fits / spread, 0), atol=5e-3
+    )
+    assert_nearer(results["q-posterior"].draws, clustered, independent)
+
+
+def test_q_posterior_uses_the_blocks_of_the_bootstrap():
+    bootstrap = cb.bootstrap.Block(B, length=12)
+    result = calibrate(method="q-posterior", bootstrap=bootstrap)
+    x, y = DATA
+    inverse, independent = closed_form()
+    scores = x * (y - x @ np.linalg.lstsq(x, y)[0])[:, None]
+    blocks = inverse @ sum_of_outer_products(scores.T, bootstrap) @ inverse
+    assert_nearer(result.draws, blocks, independent)
+
+
+def assert_nearer(draws, expected, other):
+    """The shape of the core of the draws, by ranks, is nearer to the expected covariance than to another one."""
+    low, high = np.quantile(draws, [0.25, 0.75], axis=0)
+    ratios = [(high - low) / (1.349 * np.sqrt(np.diag(covariance))) for covariance in (expected, other)]
+    errors = [np.abs(np.log(ratio / np.exp(np.log(ratio).mean()))).max() for ratio in ratios]
+    assert errors[0] < errors[1]
+
+
 def test_method_alone_gives_what_it_gives_in_a_comparison(comparison):
     alone = calibrate(method="bayesbag", names=list("abcd"))
     assert_same_covariance(alone.draws, np.cov(comparison["bayesbag"].draws.T), 2000)
@@ -146,6 +180,7 @@ def test_results_are_saved_and_reported(comparison, tmp_path):
     assert "bootstrap replicates" in loaded.report(tmp_path / "bag.html").read_text()
 
 
+@pytest.mark.slow
 def test_loss_without_a_derivative_is_refused_by_the_q_posterior():
     x, y = DATA
     indicator = lambda theta, datum: jnp.where(jnp.abs(datum[1] - datum[0] @ theta) > 1.0, 1.0, 0.0)

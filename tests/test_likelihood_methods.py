@@ -42,9 +42,9 @@ def test_safe_bayes_is_the_best_sequential_prediction(comparison, variant):
     method = cb.methods.SafeBayes(variant, GRID)
     result = comparison[cb.methods.label(method)]
     expected = sequential_losses(variant == "I-log")
-    found = method.predictive_losses(result.calibration.draws).mean(0)
+    losses = method.predictive_losses(result.calibration.draws).mean(0)
     error = 4 * (TAU**2 / np.sqrt(2) + TAU * abs(Y[0])) / np.sqrt(CONFIG.n_particles) + 0.01 * expected.max()
-    np.testing.assert_allclose(found, expected, atol=error)
+    np.testing.assert_allclose(losses, expected, atol=error)
     assert expected[GRID.index(result.eta)] < expected.min() + error
     if variant == "R-log":
         assert np.ptp(expected) > 3 * error

@@ -90,9 +90,8 @@ class DrawsMethod(Method):
     def solve(self, solver, problem, eta):  # noqa: ARG002
         problem = draw_near_matching(solver, problem)
         first = self.sampling_rate() or matching_eta(draws_on_data(problem).moments.moments)
-        verified = verify(
-            replace(solver, rule=Stay(first)), replace(solver, rule=Stay(first)).solve_from_initial(problem, first)
-        )
+        solver = replace(solver, rule=Stay(first))
+        verified = verify(solver, solver.solve_from_initial(problem, first))
         solution = verified.solution
         if solution.iterate.status not in HAS_PARTICLES:
             return verified
