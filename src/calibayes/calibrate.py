@@ -107,9 +107,10 @@ def calibrate(
     region : str or Region
         Credible set: "hpd", "ellipsoid", "box", "simultaneous", or one of `calibayes.regions`. Default: "hpd".
     method : str or Method
-        How the learning rate is set: "gpc" solves for the coverage, "matching" and "lyddon-holmes-walker" are formulas,
-        or one of `calibayes.methods`. For all but "gpc" the coverage is reported, not solved for. Default:
-        "gpc".
+        How the learning rate is set: "gpc" solves for the coverage, "gpc-studentized" and "gpc-double" correct it for
+        few observations, "matching", "lyddon-holmes-walker", "holmes-walker" and "safe-bayes" compute the learning
+        rate, "bayesbag", "posterior-bootstrap" and "q-posterior" report draws of another distribution; or one of
+        `calibayes.methods`. For all but "gpc" the coverage is reported, not solved for. Default: "gpc".
     shape : str, optional
         "sandwich" maps the draws around their mean so that their covariance has the shape of the sandwich covariance
         (open-faced sandwich), and `method` sets the learning rate of the mapped posterior, so that the intervals of all

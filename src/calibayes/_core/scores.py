@@ -21,7 +21,6 @@ from calibayes._core.counts import fold_blocks
 from calibayes._core.loss import LinearLoss
 from calibayes._core.target import Target
 
-_HIGHEST = jax.lax.Precision.HIGHEST
 Gradients = Callable[[Any, Float[Array, " K"]], Float[Array, "L K"]]
 """Function of a block of L observations and of parameters that returns the gradient of each loss."""
 
@@ -33,7 +32,7 @@ def _gradients(target: Target) -> Gradients:
 
         def of_linear(block, theta):
             x, y, offset = block
-            prediction = offset + jnp.matmul(x, theta - reference, precision=_HIGHEST)
+            prediction = offset + jnp.matmul(x, theta - reference, precision=jax.lax.Precision.HIGHEST)
             return _finite(slope(prediction, y))[:, None] * x
 
         return of_linear
@@ -63,7 +62,7 @@ def score_products(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> F
             block, element = scanned
             gradients = gradients_of(block, theta)
             weighted = gradients * counts.block(element).T[:, :, None]
-            return total + jnp.einsum("blk,blj->bkj", weighted, gradients, precision=_HIGHEST)
+            return total + jnp.einsum("blk,blj->bkj", weighted, gradients, precision=jax.lax.Precision.HIGHEST)
 
         dim, n_replicates = theta.shape
         zeros = jnp.zeros((n_replicates, dim, dim), theta.dtype)
@@ -98,7 +97,7 @@ def cluster_score_products(
         gradients = gradients_of(target.data, point).reshape(-1, len(point))[:n]
         sums = jax.ops.segment_sum(gradients, groups, n_groups)
         weights = jax.ops.segment_max(counts, groups, n_groups)
-        return jnp.matmul((sums * weights[:, None]).T, sums, precision=_HIGHEST)
+        return jnp.matmul((sums * weights[:, None]).T, sums, precision=jax.lax.Precision.HIGHEST)
 
     return jax.lax.map(of_replicate, (jnp.arange(target.n_replicates), jnp.asarray(theta).T))
 
@@ -120,7 +119,7 @@ def score_sums(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> Float
         def add_block(total, scanned):
             block, element = scanned
             weights = counts.block(element).T
-            return total + jnp.einsum("blk,bl->kb", gradients_of(block, theta), weights, precision=_HIGHEST)
+            return total + jnp.einsum("blk,bl->kb", gradients_of(block, theta), weights, precision=jax.lax.Precision.HIGHEST)
 
         return fold_blocks(add_block, jnp.zeros_like(theta), (data, counts.blocks), counts.n_blocks)
 
