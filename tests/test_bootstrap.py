@@ -12,6 +12,7 @@ from calibayes.bootstrap import (
     Cluster,
     Multinomial,
     Poisson,
+    Stratified,
     _integers,
     _random_words,
     replicate_keys,
@@ -20,6 +21,9 @@ from calibayes.bootstrap import (
 N = 7
 N_REPLICATES = 20_000
 GROUPS = np.array([0, 1, 0, 2, 1, 0, 2])
+STRATA = np.array([0, 1, 0, 1, 1, 0, 1])
+CLUSTERS = np.array([0, 2, 1, 3, 2, 0, 4])
+"""Two clusters in the first stratum and three in the second."""
 
 
 def block_covariance(length, circular):
@@ -38,6 +42,17 @@ def block_covariance(length, circular):
     return n_full * one_block_covariance(length) + one_block_covariance(remainder)
 
 
+def stratified_covariance(groups):
+    """The unbiased covariance of a sum of n units of a stratum, n / (n - 1) times that of n draws of n."""
+    covariance = np.zeros((N, N))
+    for stratum in np.unique(STRATA):
+        members = np.flatnonzero(stratum == STRATA)
+        n_units = len(np.unique(groups[members]))
+        same = groups[members][:, None] == groups[members]
+        covariance[np.ix_(members, members)] = n_units / (n_units - 1) * (same - 1 / n_units)
+    return covariance
+
+
 EYE, ONES = np.eye(N), np.ones((N, N))
 CASES = {
     "multinomial": (Multinomial, {}, EYE - ONES / N),
@@ -49,6 +64,8 @@ CASES = {
     "moving 3": (Block, {"length": 3, "circular": False}, block_covariance(3, False)),
     "moving 2": (Block, {"length": 2, "circular": False}, block_covariance(2, False)),
     "cluster": (Cluster, {"groups": GROUPS}, (GROUPS[:, None] == GROUPS) - ONES / 3),
+    "stratified": (Stratified, {"strata": STRATA}, stratified_covariance(np.arange(N))),
+    "cluster in strata": (Cluster, {"groups": CLUSTERS, "strata": STRATA}, stratified_covariance(CLUSTERS)),
 }
 
 
@@ -80,7 +97,7 @@ def test_counts_have_the_exact_covariance(replicates, name):
     assert (np.abs(products.mean(0) - CASES[name][2]) < 5 * error + 1e-5).all()
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in ("poisson", "cluster")])
+@pytest.mark.parametrize("name", [name for name in CASES if name != "poisson" and "cluster" not in name])
 def test_counts_of_a_replicate_sum_to_n(replicates, name):
     np.testing.assert_allclose(replicates[name].sum(1), N, rtol=1e-6)
 
@@ -126,8 +143,8 @@ def test_n_out_of_n_counts_n_draws_with_replacement(options, key):
 def test_counts_of_all_replicates_are_those_of_each_replicate(name, n, key):
     """Drawn for a padded number of observations, or one by one. Sums of Bayesian weights are rounded differently."""
     kind, options, _ = CASES[name]
-    groups = {"groups": np.resize(GROUPS, n)} if name == "cluster" else options
-    scheme = kind(3, **groups)
+    resized = {key: np.resize(value, n) if np.ndim(value) else value for key, value in options.items()}
+    scheme = kind(3, **resized)
     counts = np.asarray(scheme.counts(key, n))
     for replicate_key, row in zip(replicate_keys(key, 3), counts, strict=True):
         np.testing.assert_allclose(row, scheme.replicate(replicate_key, n), rtol=1e-5 * (name == "bayesian"))
@@ -261,3 +278,17 @@ def test_block_length_must_not_exceed_the_series(length, circular, key):
 def test_invalid_groups_are_rejected(groups, message, key):
     with pytest.raises(ValueError, match=message):
         Cluster(50, groups).counts(key, N)
+
+
+def test_strata_with_one_unit_are_rejected():
+    with pytest.raises(ValueError, match="1 of 2 strata have only one observation"):
+        Stratified(50, [0, 0, 0, 0, 0, 0, 1]).counts(jax.random.key(0), N)
+    with pytest.raises(ValueError, match="1 of 2 strata have only one cluster"):
+        Cluster(50, [0, 0, 1, 1, 2, 2, 2], [0, 0, 0, 0, 1, 1, 1]).counts(jax.random.key(0), N)
+
+
+def test_clusters_must_lie_in_one_stratum():
+    with pytest.raises(ValueError, match="a cluster lies in more than one stratum"):
+        Cluster(50, GROUPS, STRATA + (GROUPS == 2) * [0, 0, 0, 1, 0, 0, 0])
+    with pytest.raises(ValueError, match="strata must hold one label for each of 7 observations; got 6"):
+        Cluster(50, GROUPS, STRATA[:6])

@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 import calibayes as cb
+from calibayes._core.weights import Weights
 from calibayes.methods.double import inner_shares
 from calibayes.methods.moments import sum_of_outer_products
 from calibayes.methods.q_posterior import log_normal_density
@@ -87,6 +88,13 @@ def test_quadratic_form_uses_the_dependence_of_the_bootstrap():
     np.testing.assert_allclose(covariance, sums.T @ sums)
     expected = stats.multivariate_normal([0, 0], covariance).logpdf(scores.sum(0)) + np.log(2 * np.pi)
     assert log_normal_density(scores, bootstrap) == pytest.approx(expected)
+
+
+def test_integer_weights_repeat_the_gradients():
+    scores = np.random.default_rng(1).normal(size=(10, 2))
+    repeats = np.arange(10) % 3 + 1
+    repeated = log_normal_density(np.repeat(scores, repeats, axis=0), None)
+    assert log_normal_density(scores, None, Weights(repeats.astype(float), repeats=True)) == pytest.approx(repeated)
 
 
 def test_nested_bootstrap_matches_the_closed_form(comparison):

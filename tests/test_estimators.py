@@ -5,9 +5,10 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import cross_val_score
+from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -17,9 +18,12 @@ from calibayes import design
 from calibayes._core.curve import Curve
 from calibayes._validate.data import check_data
 from calibayes.estimators import (
+    ExpectileRegressor,
     GibbsRegressor,
     HuberRegressor,
     LogisticClassifier,
+    MultiQuantileRegressor,
+    PoissonRegressor,
     QuantileRegressor,
     SVMClassifier,
 )
@@ -28,7 +32,8 @@ from example_results import make_result
 
 QUICK = {"bootstrap": 100, "sampler": "transport"}
 ESTIMATORS = [QuantileRegressor(**QUICK), HuberRegressor(**QUICK), GibbsRegressor(**QUICK)]
-ESTIMATORS += [SVMClassifier(**QUICK), LogisticClassifier(**QUICK)]
+ESTIMATORS += [SVMClassifier(**QUICK), LogisticClassifier(**QUICK), ExpectileRegressor(**QUICK)]
+ESTIMATORS += [PoissonRegressor(**QUICK), MultiQuantileRegressor(**QUICK)]
 
 
 def table(n=80, seed=0):
@@ -202,8 +207,100 @@ def test_fit_without_intercept(data, least_squares):
 
 
 def test_invalid_loss_is_rejected(data):
-    with pytest.raises(TypeError, match="loss must be one of"):
-        GibbsRegressor(loss="squared").fit(*data)
+    with pytest.raises(ValueError, match=r"loss must be one of quantile, absolute, .*got 'cubic'"):
+        GibbsRegressor(loss="cubic").fit(*data)
+    with pytest.raises(TypeError, match=r"loss must be one of calibayes\.losses, its name, or a function"):
+        GibbsRegressor(loss=3).fit(*data)
+
+
+@pytest.mark.parametrize("dtype", ["object", "string", "category"])
+def test_columns_of_text_are_named(data, dtype):
+    frame, y = data
+    frame = frame.assign(site=pd.Series(["a", "b"] * (len(y) // 2), dtype=dtype))
+    for estimator, target in ((QuantileRegressor(), y), (SVMClassifier(), y > y.median())):
+        with pytest.raises(ValueError, match=r"these columns do not: site\. Encode them"):
+            estimator.fit(frame, target)
+
+
+def test_losses_are_available_by_name(data, least_squares):
+    fitted = GibbsRegressor(loss="huber", **QUICK).fit(*data)
+    assert isinstance(fitted._loss(), cb.losses.Huber)
+    assert 'loss="huber"' in fitted._source(0)
+
+
+def test_sample_weight_reaches_design_and_calibration(data, monkeypatch):
+    """An integer weight repeats a row also in the centring, the default prior and the default threshold of Huber."""
+    calls = []
+
+    def calibrate(model, arrays, *, weights=None, **_):
+        calls.append((model, arrays, weights))
+        raise RuntimeError
+
+    monkeypatch.setattr(design, "calibrate", calibrate)
+    frame, y = data
+    repeats = np.random.default_rng(1).integers(0, 3, len(y))
+    for columns, response, weights in (
+        (frame, y, repeats),
+        (frame.loc[frame.index.repeat(repeats)], np.repeat(y, repeats), None),
+    ):
+        with pytest.raises(RuntimeError):
+            HuberRegressor(**QUICK).fit(columns, response, sample_weight=weights)
+    (weighted, arrays, weights), (expected, expanded, none) = calls
+    np.testing.assert_array_equal(weights, repeats)
+    assert none is None
+    assert float(weighted.loss.delta) == pytest.approx(float(expected.loss.delta), rel=1e-5)
+    np.testing.assert_allclose(weighted.prior.scale, expected.prior.scale, rtol=1e-5)
+    np.testing.assert_allclose(np.repeat(arrays[0], repeats, axis=0), expanded[0], atol=1e-9)
+    np.testing.assert_allclose(np.repeat(arrays[1], repeats), expanded[1])
+    assert "fit(X, y, sample_weight=weights)" in HuberRegressor()._source(0, weighted=True)
+
+
+def test_score_and_search_route_weights_and_parameters(data, least_squares):
+    """Grid search over a parameter of the loss, with weights of the rows."""
+    frame, y = data
+    search = GridSearchCV(QuantileRegressor(**QUICK), {"tau": [0.25, 0.5]}, cv=2)
+    search.fit(frame, y, sample_weight=np.arange(len(y)) % 3)
+    assert search.best_params_["tau"] in (0.25, 0.5)
+    with config_context(enable_metadata_routing=True):
+        estimator = QuantileRegressor(**QUICK).set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
+        scores = cross_validate(estimator, frame, y, cv=2, params={"sample_weight": np.ones(len(y))})
+    assert scores["test_score"].min() > 0.9
+    assert QuantileRegressor(random_state=None, **QUICK).fit(frame, y).score(frame, y, np.ones(len(y))) > 0.9
+
+
+def test_class_without_weight_is_rejected(data):
+    frame, label = labels(data)
+    with pytest.raises(ValueError, match="only one class where sample_weight is positive"):
+        SVMClassifier(**QUICK).fit(frame, label, sample_weight=(label == "high").astype(float))
+
+
+def test_predicted_quantiles_do_not_cross(data, monkeypatch, least_squares):
+    """All quantiles are those of the same estimator here; lines that cross are counted, and predictions sorted."""
+    frame, y = data
+    model = MultiQuantileRegressor([0.25, 0.75], **QUICK).fit(frame, y)
+    assert model.n_crossings_ == 0
+    assert model.coef_.shape == (2, 2)
+    model.coef_[1] *= -1
+    assert (np.diff(model.predict(frame), axis=1) >= 0).all()
+    for taus in ([0.5, 0.25], [0.5, 1.5], []):
+        with pytest.raises(ValueError, match="taus"):
+            MultiQuantileRegressor(taus).fit(frame, y)
+
+
+@pytest.mark.slow
+def test_poisson_intervals_contain_the_truth():
+    """Counts with a logarithmic mean, also far from zero. Tolerance: four standard errors."""
+    rng = np.random.default_rng(0)
+    columns = rng.normal(size=(200, 2)) * [1, 5]
+    for intercept in (0.0, 4.0):
+        counts = rng.poisson(np.exp(intercept + columns @ [0.5, 0.1]))
+        model = PoissonRegressor(**QUICK).fit(columns, counts)
+        errors = np.ptp(model.coef_interval_, 1) / 4
+        assert (np.abs(model.coef_ - [0.5, 0.1]) < 4 * errors).all()
+        low, high = model.predict_interval(columns[:3]).T
+        assert ((low > 0) & (low < model.predict(columns[:3])) & (model.predict(columns[:3]) < high)).all()
+    with pytest.raises(ValueError, match="y must not be negative for Poisson; the smallest is -1"):
+        PoissonRegressor(**QUICK).fit(columns, -(counts > 0).astype(float))
 
 
 def test_unfitted_estimator_raises(data):
@@ -222,9 +319,11 @@ def test_clone_keeps_the_parameters(data):
 def least_squares(monkeypatch):
     """Replace the calibration, which would compile for every shape in the checks of scikit-learn."""
 
-    def calibrate(model, data, *, names, level, region, seed, **_):
+    def calibrate(model, data, *, names, level, region, seed, weights=None, **_):
         x, y = check_data(model, data, names).data
-        theta = np.linalg.lstsq(x.T @ x + 1e-8 * np.eye(x.shape[1]), x.T @ y)[0]
+        y = np.log(np.maximum(y, 0.5)) if model.loss.log_link else y
+        scaled = x if weights is None else x * weights[:, None] / weights.mean()
+        theta = np.linalg.lstsq(scaled.T @ x + 1e-8 * np.eye(x.shape[1]), scaled.T @ y)[0]
         draws = theta + np.zeros((100, 1))
         return make_result(
             eta=1.0,
@@ -246,7 +345,12 @@ def least_squares(monkeypatch):
     monkeypatch.setattr(design, "calibrate", calibrate)
 
 
-EXACT_FIT = {"check_regressors_no_decision_function": "y is a column of X: the posterior is degenerate"}
+EXACT_FIT = {
+    "check_regressors_no_decision_function": "y is a column of X: the posterior is degenerate",
+    "check_sample_weights_shape": "y is a linear function of X: the posterior is degenerate",
+    "check_sample_weights_not_overwritten": "y is a linear function of X: the posterior is degenerate",
+    "check_sample_weight_equivalence_on_dense_data": "X determines y; otherwise equal up to Monte Carlo error",
+}
 
 
 @pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")

@@ -91,7 +91,7 @@ def test_intervals_are_stored(result, tmp_path):
     assert loaded.intervals().messages == intervals.messages
     reloaded = cb.load(loaded.save(tmp_path / "reloaded.nc"))
     np.testing.assert_array_equal(reloaded.intervals().eta_se, intervals.eta_se)
-    assert "calibrated 95% interval" in loaded.report(tmp_path / "page.html").read_text()
+    assert "η of the interval" in loaded.report(tmp_path / "page.html").read_text()
     for options in ({"level": 0.9}, {"of": [[1.0, 1.0]]}):
         with pytest.raises(
             RuntimeError, match=r"(?i)only the parameters' at level 0\.95 were kept.* `calibrate` again"

@@ -95,6 +95,8 @@ DENSITY = cb.GibbsModel.from_log_likelihood(lambda theta, y: -((y[1] - theta[0])
         (MODEL, {"method": "holmes-walker", "bootstrap": BLOCKS}, r"independent observations.*bootstrap\.Block"),
         (MODEL, {"method": "gpc-double", "bootstrap": BLOCKS}, r'"gpc-double" is not available for bootstrap\.Block'),
         (cb.GibbsModel(cb.losses.Absolute(), PRIOR), {"method": "holmes-walker"}, "Absolute is not one"),
+        (MODEL, {"method": "safe-bayes", "weights": np.arange(1, N + 1)}, "not defined for weighted observations"),
+        (MODEL, {"method": "holmes-walker", "weights": np.linspace(0.5, 2, N)}, "not defined for weighted"),
         (DENSITY, {"method": "holmes-walker"}, r"cb\.methods\.HolmesWalker\(simulate\)"),
     ],
 )

@@ -133,9 +133,9 @@ def test_intervals_at_another_level_are_computed_once(result):
 
 def test_intervals_print_as_a_table(intervals):
     lines = repr(intervals).splitlines()
-    assert lines[0].split() == ["95%", "low", "95%", "high", "eta", "se"]
+    assert lines[0].split() == ["mean", "95%", "low", "95%", "high", "eta", "se"]
     assert [line.split()[0] for line in lines[1:]] == ["a", "b", "c", "d"]
-    assert float(lines[2].split()[3]) == pytest.approx(intervals.eta[1], rel=1e-3)
+    assert float(lines[2].split()[4]) == pytest.approx(intervals.eta[1], rel=1e-3)
 
 
 def make_other_counts():

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
@@ -65,9 +67,45 @@ def test_repr_and_summary(result):
     assert "converged" in text
     assert "age" in text
     assert "95% low" in text
-    low, high = result.marginal_intervals()[1]
+    assert f"coverage        {result.coverage!r} of these sets" in text
+    intervals = result.intervals()
+    low, high = intervals.bounds[1]
+    line = next(line for line in text.splitlines() if line.startswith("age"))
+    printed = [result.means[1], (high - low) / (2 * NormalDist().inv_cdf(0.975)), low, high, intervals.eta[1]]
+    assert line.split() == ["age", *(f"{value:.4g}" for value in printed)]
+    assert line in repr(result)
+    page = result._repr_html_()
+    assert f"<td>age</td><td>{result.means[1]:.4g}</td>" in page
+
+
+def test_intervals_of_the_summary_are_computed_once(result):
+    first = result.intervals()
+    result.summary()
+    assert result.intervals() is first
+
+
+def test_summary_without_calibrated_intervals_shows_joint_ones(result):
+    """After a copy that lost the particles before intervals were computed; the note says so."""
+    bare = replace(result, calibration=None, saved_intervals=None)
+    low, _ = bare.marginal_intervals()[1]
+    text = bare.summary()
     assert f"{low:.4g}" in text
-    assert f"{high:.4g}" in text
+    assert "All intervals are at the one learning rate above" in text
+    assert "\nage" not in repr(bare)
+
+
+@pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
+def test_parameters_and_intervals_are_labelled_by_names(result):
+    """Pandas objects for named parameters; arrays for others."""
+    bounds = result.conf_int()
+    assert list(bounds.index) == ["one", "age"]
+    np.testing.assert_array_equal(bounds, result.intervals().bounds)
+    np.testing.assert_array_equal(result.params.loc["age"], result.means[1])
+    np.testing.assert_allclose(result.bse["age"], np.ptp(bounds.loc["age"]) / (2 * NormalDist().inv_cdf(0.975)))
+    assert (np.ptp(np.asarray(result.conf_int(alpha=0.5)), 1) < np.ptp(np.asarray(bounds), 1)).all()
+    unnamed = replace(result, names=["theta[0]", "theta[1]"])
+    assert isinstance(unnamed.conf_int(), np.ndarray)
+    assert isinstance(unnamed.params, np.ndarray)
 
 
 def test_datatree(result):
@@ -81,6 +119,7 @@ def test_result_survives_copying_and_pickling(result):
     for copied in (copy.deepcopy(result.coverage), pickle.loads(pickle.dumps(result.coverage))):
         assert copied == result.coverage
         assert copied.interval == result.coverage.interval
+    result.intervals()
     for copied in (copy.deepcopy(result), pickle.loads(pickle.dumps(result))):
         assert copied.eta == result.eta
         assert copied.status is result.status
@@ -92,6 +131,27 @@ def test_result_survives_copying_and_pickling(result):
 def test_draws_are_hardly_repeated(result):
     """They come from several snapshots of the particles, so that resampling to equal weights repeats few of them."""
     assert len(np.unique(result.draws, axis=0)) > 0.92 * len(result.draws)
+
+
+def test_summary_states_findings_about_single_intervals():
+    """Those that the joint result does not have, with the parameters that they are about."""
+    own = make_diagnostic(cb.Code.ETA_SE_UNKNOWN, cb.Severity.WARNING, 0, "The error is unknown.")
+    joint = make_diagnostic(cb.Code.ESS_LOW, cb.Severity.WARNING, 0, "A joint finding.")
+    note = make_diagnostic(cb.Code.REPAIRED, cb.Severity.INFO, 1, "A note.")
+    intervals = replace(make_intervals(cb.Status.UNRELIABLE), diagnostics=[[own, note], [own, joint]])
+    lines = make_result(saved_intervals=intervals, diagnostics=[joint]).summary().splitlines()
+    assert lines[-1] == "warning         a, b: The error is unknown."
+    assert sum("A joint finding." in line for line in lines) == 1
+    assert any(line.startswith("b (not converged)") for line in lines)
+
+
+def test_tables_escape_names():
+    """Of columns, which may have characters with a meaning in LaTeX, Markdown or HTML."""
+    intervals = replace(make_intervals(cb.Status.CONVERGED), names=["a_b & 50%", "x|<b>"], means=np.array([0.5, 3.0]))
+    assert intervals.to_latex().splitlines()[4] == r"a\_b \& 50\% & 0.5 & 0 & 1 & 0.5 \\"
+    assert intervals.to_markdown().splitlines()[3] == r"| x\|<b> | 3 | 2 | 4 | 0.6 |"
+    assert "<td>x|&lt;b&gt;</td><td>3</td>" in intervals._repr_html_()
+    assert list(intervals.to_frame().columns) == ["mean", "low", "high", "eta", "eta_se", "converged"]
 
 
 def make_intervals(status, findings=()):

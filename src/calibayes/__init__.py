@@ -39,6 +39,7 @@ from calibayes.samplers import SMC as SMC
 from calibayes.samplers import Transport as Transport
 from calibayes.solve.bracket import Bracket as Bracket
 from calibayes.solve.robbins_monro import RobbinsMonro as RobbinsMonro
+from calibayes.tables.fit import fit as fit
 
 __version__ = "0.1.0.dev0"
 
@@ -67,6 +68,7 @@ __all__ = [
     "compare",
     "datasets",
     "diagnostics",
+    "fit",
     "gpc_mcmc",
     "gpc_smc",
     "interop",

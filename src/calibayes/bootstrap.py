@@ -8,7 +8,6 @@ not depend on the number of replicates.
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -22,22 +21,9 @@ from calibayes._backend.devices import padded_size
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit, light_jit
 from calibayes._backend.rng import replicate_keys, unrolled
-from calibayes._core.counts import PoissonSpec, poisson_counts
+from calibayes._core.counts import poisson_counts
 
-__all__ = ["Bayesian", "Block", "Bootstrap", "Cluster", "Multinomial", "Poisson"]
-
-
-@dataclass(frozen=True)
-class BootstrapConfig:
-    """Tuning constants of the bootstrap."""
-
-    max_stored_counts: int = 2**27
-    """Largest number of counts (replicates times observations) that is stored as an array. A larger Poisson bootstrap
-    is drawn block by block from its keys whenever counts are needed. 2**27 float32 counts take 512 MiB; an
-    order-of-magnitude choice for the memory of one calibration. Poisson counts are the same stored or not."""
-
-
-CONFIG = BootstrapConfig()
+__all__ = ["Bayesian", "Block", "Bootstrap", "Cluster", "Multinomial", "Poisson", "Stratified"]
 
 
 class Bootstrap(eqx.Module):
@@ -114,12 +100,41 @@ class Bootstrap(eqx.Module):
         Array of shape (B, N)
             Counts, one row per replicate.
         """
-        return jax.device_put(self._host_counts(key, n))
+        return jax.device_put(self.host_counts(replicate_keys(key, self.n_replicates), n))
 
-    def _host_counts(self, key: PRNGKeyArray, n: int) -> Float[np.ndarray, "B N"]:
-        """Draw the counts of all replicates, and copy them to the host."""
+    def repeated(self, repeats: Int[np.ndarray, " N"]) -> "Bootstrap":  # noqa: ARG002
+        """Return the scheme for data in which each observation is repeated, next to its copies.
+
+        Override it if the scheme has labels of the observations.
+
+        Parameters
+        ----------
+        repeats : ndarray of shape (N,)
+            Number of times that each observation occurs.
+
+        Returns
+        -------
+        Bootstrap
+            Default: the scheme itself.
+        """
+        return self
+
+    def host_counts(self, keys: Key[Array, " R"], n: int) -> Float[np.ndarray, "R N"]:
+        """Draw the counts of some replicates, and copy them to the host.
+
+        Parameters
+        ----------
+        keys : keys of shape (R,)
+            Keys of the replicates.
+        n : int
+            Number of observations, N.
+
+        Returns
+        -------
+        ndarray of shape (R, N)
+        """
         self.check(n)
-        return np.asarray(_draw(self, replicate_keys(key, self.n_replicates), n))
+        return np.asarray(_draw(self, keys, n))
 
 
 class _PaddedBootstrap(Bootstrap):
@@ -144,11 +159,11 @@ class _PaddedBootstrap(Bootstrap):
     def _counts(self, drawn: Any, n: int) -> Any:
         """Return the counts of `n` observations, given the random numbers of one or more replicates."""
 
-    def _host_counts(self, key, n):
+    def host_counts(self, keys, n):
         if type(self).replicate is not _PaddedBootstrap.replicate:
-            return super()._host_counts(key, n)
+            return super().host_counts(keys, n)
         self.check(n)
-        n_draws, keys = self._n_draws(n), replicate_keys(key, self.n_replicates)
+        n_draws = self._n_draws(n)
         drawn = np.asarray(_draw_padded(type(self)._draw, padded_size(n_draws), keys))
         return self._counts(drawn[..., :n_draws], n)
 
@@ -368,6 +383,73 @@ class Block(_PaddedBootstrap):
         return (n_full * n_containing(self.length) + n_containing(remainder)) / n_starts
 
 
+class Stratified(_PaddedBootstrap):
+    """Observations drawn with replacement within each stratum, for stratified samples.
+
+    Parameters
+    ----------
+    n_replicates : int
+        Number of bootstrap replicates.
+    strata : array-like of shape (N,)
+        Stratum label of each observation: numbers, strings or dates. None, NaN, NaT and `pandas.NA` are rejected.
+
+    Attributes
+    ----------
+    strata : Array of shape (N,)
+        Index of each observation's stratum, from 0.
+    sizes : tuple of int
+        Number of observations of each stratum.
+
+    Notes
+    -----
+    From a stratum of n observations n - 1 are drawn, and their counts are multiplied by n / (n - 1), so that the
+    bootstrap variance of a sum is the unbiased one (Rao, Wu and Yue 1992). With n draws it would be too small by the
+    factor (n - 1) / n, which is one half with two observations per stratum.
+
+    References
+    ----------
+    Rao, Wu and Yue (1992), Some recent work on resampling methods for complex surveys, Survey Methodology 18.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import calibayes as cb
+    >>> bootstrap = cb.bootstrap.Stratified(500, strata=["a", "a", "a", "b", "b"])
+    >>> counts = bootstrap.counts(jax.random.key(0), 5)
+    >>> float(counts[0, :3].sum()), float(counts[0, 3:].sum())
+    (3.0, 2.0)
+    """
+
+    strata: Int[Array, " N"]
+    sizes: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, n_replicates: int, strata: object):
+        indices, sizes = _indices(strata, "strata")
+        self.n_replicates = n_replicates
+        self.strata = jax.device_put(indices)
+        self.sizes = sizes
+
+    def check(self, n):
+        _check_labels(self.strata, "strata", n)
+        _check_strata(self.sizes, "observation")
+
+    def repeated(self, repeats):
+        self.check(len(repeats))
+        return Stratified(self.n_replicates, np.repeat(np.asarray(self.strata), repeats))
+
+    _draw = staticmethod(_random_words)
+
+    def _n_draws(self, n):
+        return n - len(self.sizes)
+
+    def _counts(self, drawn, n):  # noqa: ARG002
+        on_host = isinstance(drawn, np.ndarray)
+        strata = np.asarray(self.strata) if on_host else self.strata
+        # Ranks of the observations when they are sorted by stratum.
+        units = strata.argsort(stable=True).argsort(stable=True)
+        return _counts_within_strata(drawn, self.sizes)[..., units]
+
+
 class Cluster(_PaddedBootstrap):
     """Whole clusters drawn with replacement, for grouped data.
 
@@ -377,13 +459,20 @@ class Cluster(_PaddedBootstrap):
         Number of bootstrap replicates.
     groups : array-like of shape (N,)
         Cluster label of each observation: numbers, strings or dates. None, NaN, NaT and `pandas.NA` are rejected.
+    strata : array-like of shape (N,), optional
+        Stratum label of each observation. Clusters are drawn within strata, as in a survey: from a stratum of n
+        clusters n - 1, with counts multiplied by n / (n - 1), as by `Stratified`. Default: no strata, n of n clusters.
 
     Attributes
     ----------
     groups : Array of shape (N,)
-        Index of each observation's cluster, from 0.
+        Index of each observation's cluster, from 0. With strata, clusters of a stratum have consecutive indices.
     n_groups : int
         Number of clusters.
+    strata : Array of shape (N,) or None
+        Index of each observation's stratum; None without strata.
+    sizes : tuple of int or None
+        Number of clusters of each stratum; None without strata.
 
     Examples
     --------
@@ -397,32 +486,95 @@ class Cluster(_PaddedBootstrap):
 
     groups: Int[Array, " N"]
     n_groups: int = eqx.field(static=True)
+    strata: Int[Array, " N"] | None = None
+    sizes: tuple[int, ...] | None = eqx.field(static=True, default=None)
 
-    def __init__(self, n_replicates: int, groups: object):
-        if n_missing := _count_missing(groups):
-            raise ValueError(f"groups must have a label for every observation; {n_missing} are missing.")
-        try:
-            names, indices = np.unique(np.asarray(groups), return_inverse=True)
-        except TypeError:
-            raise TypeError("groups must be labels of one kind, such as numbers or texts.") from None
+    def __init__(self, n_replicates: int, groups: object, strata: object = None):
+        indices, group_sizes = _indices(groups, "groups")
         self.n_replicates = n_replicates
-        self.groups = jax.device_put(indices.astype(np.int32))
-        self.n_groups = len(names)
+        self.n_groups = len(group_sizes)
+        self.strata, self.sizes = None, None
+        if strata is not None:
+            of_observations = _indices(strata, "strata")[0]
+            if of_observations.shape != indices.shape:
+                raise ValueError(
+                    f"strata must hold one label for each of {len(indices)} observations; got {len(of_observations)}."
+                )
+            indices, self.sizes = _order_by_stratum(indices, of_observations)
+            self.strata = jax.device_put(of_observations)
+        self.groups = jax.device_put(indices)
 
     def check(self, n):
-        if self.groups.shape != (n,):
-            raise ValueError(f"groups must hold one label for each of {n} observations; got {self.groups.shape}.")
+        _check_labels(self.groups, "groups", n)
         if self.n_groups < 2:
             raise ValueError("groups must name at least two clusters; got one.")
+        if self.sizes is not None:
+            _check_strata(self.sizes, "cluster")
+
+    def repeated(self, repeats):
+        self.check(len(repeats))
+        strata = None if self.strata is None else np.repeat(np.asarray(self.strata), repeats)
+        return Cluster(self.n_replicates, np.repeat(np.asarray(self.groups), repeats), strata)
 
     _draw = staticmethod(_random_words)
 
     def _n_draws(self, n):  # noqa: ARG002
-        return self.n_groups
+        return self.n_groups - (0 if self.sizes is None else len(self.sizes))
 
     def _counts(self, drawn, n):  # noqa: ARG002
         groups = np.asarray(self.groups) if isinstance(drawn, np.ndarray) else self.groups
+        if self.sizes is not None:
+            return _counts_within_strata(drawn, self.sizes)[..., groups]
         return _count(_integers(drawn, self.n_groups), self.n_groups)[..., groups]
+
+
+def _counts_within_strata(drawn: Any, sizes: tuple[int, ...]) -> Any:
+    """Return the counts of units that are sorted by stratum: n - 1 of n are drawn from each, times n / (n - 1)."""
+    stops = np.cumsum(np.array(sizes) - 1)
+    units = [
+        _integers(drawn[..., stop - size + 1 : stop], size) + first
+        for size, stop, first in zip(sizes, stops.tolist(), [0, *np.cumsum(sizes).tolist()], strict=False)
+    ]
+    concatenate = np.concatenate if isinstance(drawn, np.ndarray) else jnp.concatenate
+    factors = host_array(np.repeat([size / (size - 1) for size in sizes], sizes))
+    return _count(concatenate(units, -1), sum(sizes)) * factors
+
+
+def _order_by_stratum(
+    groups: Int[np.ndarray, " N"], strata: Int[np.ndarray, " N"]
+) -> tuple[Int[np.ndarray, " N"], tuple[int, ...]]:
+    """Return the indices of the clusters, sorted by stratum, and the number of clusters of each stratum."""
+    pairs, ordered = np.unique(np.stack([strata, groups], 1), axis=0, return_inverse=True)
+    if len(pairs) > groups.max() + 1:
+        raise ValueError(
+            "strata: a cluster lies in more than one stratum. Use labels that differ between strata, such as pairs of "
+            "stratum and cluster."
+        )
+    return ordered.reshape(-1).astype(np.int32), tuple(int(size) for size in np.bincount(pairs[:, 0]))
+
+
+def _indices(labels: object, name: str) -> tuple[Int[np.ndarray, " N"], tuple[int, ...]]:
+    """Return the index of each label among the sorted labels, and how often each of them occurs."""
+    if n_missing := _count_missing(labels):
+        raise ValueError(f"{name} must have a label for every observation; {n_missing} are missing.")
+    try:
+        _, indices, sizes = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
+    except TypeError:
+        raise TypeError(f"{name} must be labels of one kind, such as numbers or texts.") from None
+    return indices.astype(np.int32), tuple(int(size) for size in sizes)
+
+
+def _check_labels(labels: Int[Array, "..."], name: str, n: int) -> None:
+    if labels.shape != (n,):
+        raise ValueError(f"{name} must hold one label for each of {n} observations; got {labels.shape}.")
+
+
+def _check_strata(sizes: tuple[int, ...], unit: str) -> None:
+    if 1 in sizes:
+        raise ValueError(
+            f"strata: {sizes.count(1)} of {len(sizes)} strata have only one {unit}, which does not show how much it "
+            "varies. Merge them with similar strata."
+        )
 
 
 def _count_missing(labels: object) -> int:
@@ -432,22 +584,6 @@ def _count_missing(labels: object) -> int:
     if array.dtype != object:
         return int((array != array).sum())
     return sum(label is None or type(label).__name__ == "NAType" or bool(label != label) for label in array.flat)
-
-
-def exceeds_storage(n_replicates: int, n: int) -> bool:
-    """Return whether the counts of `n_replicates` replicates of `n` observations are too many to be stored."""
-    return n_replicates * n > CONFIG.max_stored_counts
-
-
-def draw_counts(
-    bootstrap: Bootstrap | Float[np.ndarray, "B N"], key: PRNGKeyArray, n: int
-) -> Float[np.ndarray, "B N"] | PoissonSpec:
-    """Return the counts of all replicates, or the keys to draw them from if they are too many to be stored."""
-    if not isinstance(bootstrap, Bootstrap):
-        return bootstrap
-    if isinstance(bootstrap, Poisson) and exceeds_storage(bootstrap.n_replicates, n):
-        return PoissonSpec(key, bootstrap.n_replicates, n)
-    return bootstrap._host_counts(key, n)
 
 
 @jit

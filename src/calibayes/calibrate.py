@@ -34,9 +34,10 @@ from calibayes._validate.settings import (
     check_max_seconds,
     check_n_particles,
     check_search_settings,
+    check_weights,
 )
 from calibayes._validate.start import check_initial_draws, check_initial_risk
-from calibayes.bootstrap import Bootstrap, draw_counts
+from calibayes.bootstrap import Bootstrap
 from calibayes.kernels import Kernel
 from calibayes.methods import Method, as_method
 from calibayes.methods.base import draws_on_data
@@ -45,6 +46,7 @@ from calibayes.model import GibbsModel
 from calibayes.progress import LiveLine
 from calibayes.regions import Region, as_region
 from calibayes.requery import Calibration, Inputs
+from calibayes.resampling import draw_counts
 from calibayes.result import Result
 from calibayes.samplers import MCMC, SMC, Sampler, Transport
 from calibayes.solve.bracket import Bracket
@@ -81,6 +83,7 @@ def calibrate(
     search: Search | None = None,
     bootstrap: object = None,
     estimate: str | Callable[..., Any] = "mean",
+    weights: object = None,
     eta_init: float | None = None,
     tolerance: float = 0.005,
     max_iterations: int = 100,
@@ -126,6 +129,11 @@ def calibrate(
         one of `calibayes.bootstrap`, or the counts. Default: 2,000 for transport and 500 for the others.
     estimate : str or callable
         Point estimate that the sets should cover: "mean", "mode", "minimizer" or `fn(draws, weights)`. Default: "mean".
+    weights : array_like of shape (N,), optional
+        Weight of each observation, not negative. If all are integers they are numbers of repetitions, and the result is
+        that of the repeated data. Otherwise, such as for survey weights, they multiply the risk of each observation,
+        and the bootstrap resamples the N observations. Divide integer survey weights by their mean. Counts in an array
+        `bootstrap` include the weights. Default: all one.
     eta_init : float, optional
         Learning rate at which the search starts. Default: where the spread of the posterior equals that of the sandwich
         covariance for transport, 1 for the others.
@@ -189,11 +197,12 @@ def calibrate(
     check_shape(shape)
     sampler = _as_sampler(sampler)
     size = sampler.size(observations.dim)
-    replicates = check_bootstrap(bootstrap, observations.n, sampler.default_replicates)
+    observation_weights = check_weights(weights, observations.n)
+    replicates = check_bootstrap(bootstrap, observations.n, sampler.default_replicates, observation_weights)
     n_replicates = replicates.n_replicates if isinstance(replicates, Bootstrap) else len(replicates)
     check_n_particles(size, observations.dim, n_replicates)
     drawn_by = replicates if isinstance(replicates, Bootstrap) else None
-    method.check(model, drawn_by, shape)
+    method.check(model, drawn_by, shape, observation_weights)
     check_estimate(estimate)
     search = _as_search(search, sampler)
     check_search_settings(level, tolerance, eta_init, max_iterations, n_replicates, search.uses_tolerance)
@@ -211,14 +220,16 @@ def calibrate(
         max_iterations,
         (sampler, search),
         _call(model, observations, replicates)
+        | ({} if observation_weights is None else {"weights": observation_weights.values})
         | {"sampler": sampler, "search": search, "region": region, "estimate": estimate, "draws": draws}
         | {"method": method, "shape": shape, "level": level, "tolerance": tolerance, "seed": key, "eta_init": eta_init},
     ) as saved:
-        counts = draw_counts(replicates, counts_key, observations.n)
+        counts = draw_counts(replicates, counts_key, observations.n, observation_weights)
         labels = label_equal_replicates(observations.data, counts)
 
         def make_problem() -> CoverageProblem:
-            target = make_target(model, observations.data, counts, observations.dim, pad=not sampler.reads_data)
+            pad = not sampler.reads_data
+            target = make_target(model, observations.data, counts, observations.dim, pad, observation_weights)
             sampler.check(target)
             initial_draws = None
             if validated_draws is not None:
@@ -228,12 +239,13 @@ def calibrate(
             )
 
         with LiveLine(progress, size) as live:
-            precision = PrecisionCheck(model, observations.data)
+            precision = PrecisionCheck(model, observations.data, observation_weights)
             solver = Solver(search, tolerance, max_iterations, saved, live, started, precision)
             with time_limit(max_seconds):
                 verified, double = _solve(method, shape, solver, make_problem, eta_init)
     settings = {
         "estimate": estimate,
+        "weights": None if observation_weights is None else observation_weights.kind,
         "bootstrap": bootstrap,
         "eta_init": eta_init,
         "tolerance": tolerance,
@@ -258,6 +270,7 @@ def calibrate(
         key=draw_key,
         double=double,
         precision=precision,
+        weights=observation_weights,
     )
     solution = verified.solution
     with double_precision(double):

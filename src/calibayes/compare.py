@@ -293,7 +293,7 @@ def _follow(method: Method, base: Result) -> ComparedMethod:
     assert calibration is not None
     try:
         inputs = calibration.inputs
-        method.check(inputs.model, inputs.bootstrap, inputs.settings["shape"])
+        method.check(inputs.model, inputs.bootstrap, inputs.settings["shape"], inputs.weights)
         return _row(method, calibration.with_method(method).result(), started)
     except (ValueError, RuntimeError) as error:
         return ComparedMethod(label(method), None, None, time.perf_counter() - started, str(error))

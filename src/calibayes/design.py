@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from calibayes._validate.settings import check_weights
 from calibayes.calibrate import calibrate
 from calibayes.losses import LinearLoss
 from calibayes.model import GibbsModel
@@ -48,19 +49,24 @@ class Design:
         Root mean squares of the centred columns; 1 for a constant column.
     intercept : bool
         Whether the model has an intercept, which is then the first parameter.
+    weights : ndarray of shape (N,) or None
+        Weights of the observations. Default: None, all one.
     """
 
     means: Float[np.ndarray, " P"]
     spreads: Float[np.ndarray, " P"]
     intercept: bool
+    weights: Float[np.ndarray, " N"] | None = None
 
     @staticmethod
-    def from_columns(columns: Float[np.ndarray, "N P"], intercept: bool = True) -> "Design":
-        """Return the design of a table of columns."""
-        centres = columns.mean(0) if intercept else np.zeros(columns.shape[1])
-        spreads = np.sqrt(np.square(columns - centres).mean(0))
+    def from_columns(columns: Float[np.ndarray, "N P"], intercept: bool = True, weights: object = None) -> "Design":
+        """Return the design of a table of columns, whose rows may have weights."""
+        checked = check_weights(weights, len(columns))
+        values = None if checked is None else checked.values
+        centres = np.average(columns, 0, values) if intercept else np.zeros(columns.shape[1])
+        spreads = np.sqrt(np.average(np.square(columns - centres), 0, values))
         varies = np.ptp(columns, 0) > 0 if intercept else spreads > 0
-        return Design(centres, np.where(varies, spreads, 1.0), intercept)
+        return Design(centres, np.where(varies, spreads, 1.0), intercept, values)
 
     def matrix(self, columns: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N K"]:
         """Return the design matrix that is sampled with: centred columns, after a column of ones."""
@@ -73,7 +79,16 @@ class Design:
 
     def offset(self, loss: LinearLoss, y: Float[np.ndarray, " N"]) -> float:
         """Return the value that is subtracted from y and added to the reported intercept."""
-        return float(np.median(y)) if self.intercept and loss.location else 0.0
+        return self._median(y) if self.intercept and loss.location else 0.0
+
+    def _median(self, values: Float[np.ndarray, " N"]) -> float:
+        """Return the weighted median, the mean of the lower and the upper one."""
+        if self.weights is None:
+            return float(np.median(values))
+        lower, upper = (
+            sign * np.quantile(sign * values, 0.5, weights=self.weights, method="inverted_cdf") for sign in (1, -1)
+        )
+        return float((lower + upper) / 2)
 
     def reparametrization(self, offset: float) -> Reparametrization:
         """Return the map from sampled parameters to reported ones."""
@@ -94,18 +109,24 @@ class Design:
         absolute deviation, scaled to be consistent at the normal distribution.
         """
         matrix = self.matrix(columns)
-        residual = y - matrix @ np.linalg.lstsq(matrix, y)[0]
-        spread = np.median(np.abs(residual - np.median(residual))) / NormalDist().inv_cdf(0.75)
+        root = np.sqrt(np.ones(len(y)) if self.weights is None else self.weights)
+        residual = y - matrix @ np.linalg.lstsq(matrix * root[:, None], y * root)[0]
+        spread = self._median(np.abs(residual - self._median(residual))) / NormalDist().inv_cdf(0.75)
         return 1.345 * float(spread or residual.std() or 1.0)
 
     def prior(self, loss: LinearLoss, y: Float[np.ndarray, " N"]) -> Normal:
         """Return the default prior of the sampled parameters.
 
-        The prior standard deviation of a coefficient is `CONFIG.prior_scale` times the spread of y (one for labels)
-        divided by the spread of its column.
+        The prior standard deviation of a coefficient is `CONFIG.prior_scale` times the spread of y (one for labels and
+        for the logarithm of a mean) divided by the spread of its column.
         """
-        centre = float(np.median(y)) if self.intercept and not loss.margin else 0.0
-        unit = 1.0 if loss.margin or np.ptp(y) == 0 else float(np.sqrt(np.square(y - centre).mean()))
+        centre, unit = 0.0, 1.0
+        if loss.log_link:
+            centre = float(np.log(np.average(y, weights=self.weights))) if self.intercept else 0.0
+        elif not loss.margin:
+            centre = self._median(y) if self.intercept else 0.0
+            spread = float(np.sqrt(np.average(np.square(y - centre), weights=self.weights)))
+            unit = spread if np.ptp(y) > 0 else 1.0
         scale = CONFIG.prior_scale * unit / self.spreads
         if not self.intercept:
             return Normal(scale=scale)
@@ -152,6 +173,8 @@ class Design:
         Result
             The calibration of the reported parameters.
         """
+        if self.weights is not None:
+            options["weights"] = self.weights
         offset = self.offset(loss, y) if prior is None else 0.0
         view, region = self.reparametrization(offset), as_region(region)
         prior = self.prior(loss, y - offset) if prior is None else prior

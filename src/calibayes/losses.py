@@ -30,8 +30,11 @@ __all__ = [
     "Linear",
     "LinearLoss",
     "Logistic",
+    "Poisson",
     "Quantile",
     "Squared",
+    "named",
+    "names",
 ]
 
 
@@ -245,6 +248,35 @@ class Logistic(_MarginLoss):
         return jax.nn.softplus(-y * prediction)
 
 
+class Poisson(LinearLoss):
+    r"""Negative log-likelihood of Poisson regression with a logarithmic link, up to a constant.
+
+    Notes
+    -----
+    For a response $y \ge 0$ the loss is $\exp(x^\top\theta) - y\, x^\top\theta$. Its expectation is minimised by the
+    logarithm of a conditional mean, also if the responses do not have a Poisson distribution.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> float(cb.losses.Poisson().rho(0.0, 3.0))
+    1.0
+    """
+
+    convex: ClassVar[bool] = True
+    finite: ClassVar[bool] = False
+    log_link: ClassVar[bool] = True
+
+    def rho(self, prediction, y):
+        return jnp.exp(prediction) - y * prediction
+
+    def check(self, y):
+        if y.min() < 0:
+            raise ValueError(f"y must not be negative for {type(self).__name__}; the smallest is {y.min():g}.")
+        if y.max() == 0:
+            raise ValueError(f"y is zero for all observations, for which {type(self).__name__} has no minimum.")
+
+
 class Linear(LinearLoss):
     """Loss of a linear prediction, given by a scalar function of the prediction and the response.
 
@@ -267,6 +299,72 @@ class Linear(LinearLoss):
 
     def rho(self, prediction, y):
         return jnp.vectorize(self.fn)(prediction, y)
+
+
+_NAMED: dict[str, Callable[..., LinearLoss]] = {
+    "quantile": Quantile,
+    "absolute": Absolute,
+    "squared": Squared,
+    "huber": Huber,
+    "expectile": Expectile,
+    "hinge": Hinge,
+    "logistic": Logistic,
+    "poisson": Poisson,
+}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of losses that `named` accepts.
+
+    Returns
+    -------
+    tuple of str
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> cb.losses.names()[:3]
+    ('quantile', 'absolute', 'squared')
+    """
+    return tuple(_NAMED)
+
+
+def named(name: str, *, tau: Numbers | None = None, delta: Numbers | None = None) -> LinearLoss:
+    """Return the loss with a name.
+
+    Parameters
+    ----------
+    name : str
+        One of `names()`.
+    tau : float, optional
+        Level of a quantile or expectile. Default: 0.5.
+    delta : float, optional
+        Residual size beyond which Huber's loss is linear. Default: 1.345.
+
+    Returns
+    -------
+    LinearLoss
+
+    Raises
+    ------
+    ValueError
+        If there is no loss of this name, or it does not have the parameter that is given.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> round(float(cb.losses.named("quantile", tau=0.9).tau), 3)
+    0.9
+    """
+    if not isinstance(name, str) or name not in _NAMED:
+        raise ValueError(f"loss must be one of {', '.join(_NAMED)}, or an object of calibayes.losses; got {name!r}.")
+    if tau is not None and name not in ("quantile", "expectile"):
+        raise ValueError(f"tau is for the losses quantile and expectile; the loss is {name}.")
+    if delta is not None and name != "huber":
+        raise ValueError(f"delta is for the loss huber; the loss is {name}.")
+    if name in ("quantile", "expectile"):
+        return _NAMED[name](0.5 if tau is None else tau)
+    return _NAMED[name]() if delta is None else _NAMED[name](delta)
 
 
 def _require_fraction(name: str, value: Float[Array, ""]) -> None:

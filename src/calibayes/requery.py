@@ -28,13 +28,15 @@ from calibayes._core.precision import PrecisionCheck, PrecisionError, double_pre
 from calibayes._core.shape import shape_target
 from calibayes._core.status import ABOUT_THE_SAMPLER, Code, Diagnostic, Severity, Status, worst
 from calibayes._core.target import Target, make_target
+from calibayes._core.weights import Weights
 from calibayes._validate.settings import as_key, check_bootstrap, check_level, check_n_particles
-from calibayes.bootstrap import Bootstrap, draw_counts
+from calibayes.bootstrap import Bootstrap
 from calibayes.methods import Method
 from calibayes.methods.moments import DataDraws
 from calibayes.model import GibbsModel
 from calibayes.regions import HPD, Ellipsoid, Linear, Region, as_region, critical_levels
 from calibayes.reparametrize import Reparametrization
+from calibayes.resampling import draw_counts
 from calibayes.result import Intervals, Result, describe
 from calibayes.samplers.mixing import temper_and_mix
 from calibayes.solve.bracket import Bracket
@@ -101,6 +103,8 @@ class Inputs:
         Whether the calibration is in double precision although JAX's setting is single precision. Default: False.
     precision : PrecisionCheck or None
         Check of the rounding errors. Default: None, no check.
+    weights : Weights or None
+        Weights of the observations. Default: None, all one.
     """
 
     model: GibbsModel
@@ -114,6 +118,7 @@ class Inputs:
     reparametrization: Reparametrization | None = None
     double: bool = False
     precision: PrecisionCheck | None = None
+    weights: Weights | None = None
 
 
 def _in_own_precision(method: F) -> F:
@@ -299,10 +304,17 @@ class Calibration:
             eta_se=np.array([marginal.eta_se for marginal in marginals]),
             status=[marginal.status for marginal in marginals],
             diagnostics=[marginal.diagnostics for marginal in marginals],
+            means=vectors @ self._means() + constants,
         )
         if of is None and Status.INTERRUPTED not in intervals.status:
             self.computed_intervals[level] = intervals
         return intervals
+
+    def _means(self) -> Float[np.ndarray, " K"]:
+        """Return the posterior means of the sampled parameters at the joint learning rate."""
+        if self.problem.estimate == "mean":
+            return np.asarray(self.iterate.point, np.float64)
+        return _draw(self.inputs.key, self.problem.target.constrained(self.iterate.particles))[0].mean(0)
 
     def _combinations(self, of: object) -> tuple[Float[np.ndarray, "R K"], Float[np.ndarray, " R"]]:
         """Return the requested combinations of sampled parameters, and constants to add."""
@@ -470,15 +482,15 @@ class Calibration:
                     "array. Pass bootstrap=, with the same meaning as in calibrate."
                 )
         n = len(jax.tree.leaves(inputs.observations)[0])
-        replicates = check_bootstrap(bootstrap, n, problem.target.n_replicates - 1)
+        replicates = check_bootstrap(bootstrap, n, problem.target.n_replicates - 1, inputs.weights)
         n_replicates = replicates.n_replicates if isinstance(replicates, Bootstrap) else len(replicates)
         check_n_particles(problem.sampler.size(problem.target.dim), problem.target.dim, n_replicates)
         key = fold_key(inputs.key, _VALIDATION_STREAM) if seed is None else as_key(seed)
         counts_key, initial_key, init_key = split_key(key, 3)
         with use_mesh(problem.target.mesh):
-            counts = draw_counts(replicates, counts_key, n)
-            pad = not problem.sampler.reads_data
-            target = make_target(inputs.model, inputs.observations, counts, problem.target.dim, pad)
+            counts = draw_counts(replicates, counts_key, n, inputs.weights)
+            pad, dim = not problem.sampler.reads_data, problem.target.dim
+            target = make_target(inputs.model, inputs.observations, counts, dim, pad, inputs.weights)
         coverage, findings = self._coverage_on(target, initial_key, init_key)
         if worst(findings) >= Severity.WARNING:
             serious = [finding.message for finding in findings if finding.severity >= Severity.WARNING]

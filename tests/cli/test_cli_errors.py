@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 import calibayes as cb
 import example_results
 from calibayes.cli import app, output
-from calibayes.cli.columns import class_target, select_columns
 from calibayes.cli.options import complete_column
-from calibayes.cli.tables import read_table
 from calibayes.io import to_datatree
+from calibayes.tables.columns import class_target, select_columns
+from calibayes.tables.files import read_table
 
 
 @pytest.fixture

@@ -19,13 +19,14 @@ from calibayes import design
 from calibayes._core.status import Code, Severity, Status
 from calibayes.cli import app, options
 from calibayes.cli import fit as fit_command
-from calibayes.cli.columns import Selection
 from calibayes.cli.options import Loss, Region
 from calibayes.cli.output import FitSummary, print_summary
 from calibayes.compare import ComparedMethod
 from calibayes.design import Design
 from calibayes.methods import METHODS
 from calibayes.result import Intervals
+from calibayes.tables.columns import Selection
+from calibayes.tables.linear import LinearModel
 
 N = 60
 
@@ -172,10 +173,11 @@ def test_classes_are_explained(capsys):
     status = [Status.CONVERGED] * 2
     intervals = Intervals(["a", "b"], 0.95, np.zeros((2, 2)), np.ones(2), np.ones(2), status, [[], []])
     columns = np.random.default_rng(0).normal(size=(30, 2))
-    selection = Selection("sick", pd.Series(dtype=float), ["a", "b"], columns, False, None, [])
+    selection = Selection("sick", pd.Series(dtype=float), ["a", "b"], columns, False, None, None, None, [])
     design = Design.from_columns(columns, intercept=False)
     result = example_results.make_result()
-    print_summary(FitSummary(result, intervals, cb.losses.Logistic(), selection, design, "t.csv", ["no", "yes"], []))
+    model = LinearModel(selection, cb.losses.Logistic(), np.ones(30), ["no", "yes"], design)
+    print_summary(FitSummary(result, intervals, model, "t.csv", []))
     assert "Positive coefficients favour yes, negative ones no." in " ".join(capsys.readouterr().out.split())
 
 
@@ -290,7 +292,7 @@ def test_report_of_a_saved_result(fitted, folder):
     page = folder / "r.html"
     assert outcome.stdout == f"wrote {page}\n"
     assert f"{fitted[0].eta:.4g}" in page.read_text()
-    assert "calibrated 95% interval" in page.read_text()
+    assert "η of the interval" in page.read_text()
     assert "calibayes fit &#x27;a table.csv&#x27;" in page.read_text()
     assert "it does not end with a checksum" in error_of("report", Path(__file__), "-o", page)
 

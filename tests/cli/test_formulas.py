@@ -10,8 +10,8 @@ from formulaic import model_matrix
 from typer.testing import CliRunner
 
 from calibayes.cli import app
-from calibayes.cli.columns import select_columns
-from calibayes.cli.expressions import parse_expression
+from calibayes.tables.columns import select_columns
+from calibayes.tables.expressions import parse_expression
 
 N = 60
 

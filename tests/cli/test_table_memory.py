@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from calibayes._backend import memory
 from calibayes.cli import app
-from calibayes.cli.columns import select_columns
-from calibayes.cli.tables import read_table
+from calibayes.tables.columns import select_columns
+from calibayes.tables.files import read_table
 
 
 @pytest.fixture

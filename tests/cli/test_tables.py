@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from calibayes.bootstrap import Cluster
-from calibayes.cli.columns import class_target, numeric_target, select_columns
-from calibayes.cli.tables import read_header, read_table
+from calibayes.tables.columns import Roles, class_target, numeric_target, select_columns
+from calibayes.tables.files import read_header, read_table
 
 N = 60
 
@@ -77,8 +77,8 @@ def test_missing_dates_are_not_a_cluster(kind, options):
     dates = pd.Series(pd.to_datetime(["2020-01-01", None, "2020-01-02", "2020-01-01", None])).astype(kind)
     table = pd.DataFrame({"y": [1.0, 2, 3, 5, 4], "a": [1.0, 2, 4, 3, 5], "day": dates})
     with pytest.raises(ValueError, match=r"2 of 5 rows have missing values, in day \(2\)"):
-        select_columns(table, cluster="day", **options)
-    groups = select_columns(table, cluster="day", drop_missing=True, **options).groups
+        select_columns(table, roles=Roles("day"), **options)
+    groups = select_columns(table, roles=Roles("day"), drop_missing=True, **options).groups
     assert Cluster(20, groups).n_groups == 2
 
 
@@ -129,7 +129,7 @@ def test_formula(frame):
 
 
 def test_dot_in_a_formula_means_all_other_columns(frame):
-    selection = select_columns(frame.drop(columns=["label"]), None, formula="y ~ .", cluster="site")
+    selection = select_columns(frame.drop(columns=["label"]), None, formula="y ~ .", roles=Roles("site"))
     assert selection.names == ["a", "big b", "c[T.v]", "c[T.w]"]
     assert list(selection.groups) == list(frame["site"])
 

@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 import calibayes as cb
 import example_results
 from calibayes._core.status import Code, Status
-from calibayes.cli import app, tables
+from calibayes.cli import app, fit
 from calibayes.cli.options import complete_column
 from calibayes.design import Design
+from calibayes.methods import GPC
 from calibayes.result import Intervals
 
 # A change of colour, of the window title and of the cursor in 7 and 8 bits, deleted text, and reordered text.
@@ -59,7 +60,8 @@ def calibrated(monkeypatch):
     def calibrate(design, loss, columns, y, *, names, call, level, seed, **options):
         warnings.warn(f"column {HOSTILE} is odd", cb.CalibrationWarning, stacklevel=1)
         warnings.warn(f"{HOSTILE} takes long", cb.LongRunWarning, stacklevel=1)
-        return make_result(design.names(names), settings={"call": call, "seed": seed, "level": level, "region": "HPD"})
+        settings = {"call": call, "seed": seed, "level": level, "region": "HPD", "method": GPC(), "shape": None}
+        return make_result(design.names(names), settings=settings)
 
     monkeypatch.setattr(Design, "calibrate", calibrate)
 
@@ -158,7 +160,7 @@ def test_warnings_of_other_libraries_are_printable(monkeypatch, table):
         raise ValueError("enough.")
 
     before = warnings.formatwarning
-    monkeypatch.setattr(tables, "read_table", read_table)
+    monkeypatch.setattr(fit, "read_table", read_table)
     assert "enough." in invoke("fit", table).stderr
     assert_printable(printed[0])
     assert f"mixed types in {ESCAPED}" in printed[0]

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes import bootstrap
+from calibayes import resampling
 from calibayes._backend.rng import replicate_keys
 from calibayes._core.counts import DrawnCounts, PoissonSpec, StoredCounts, poisson_counts
 from calibayes._core.target import make_target
-from calibayes.bootstrap import Multinomial, Poisson, draw_counts
+from calibayes.bootstrap import Multinomial, Poisson
+from calibayes.resampling import draw_counts
 
 N, B = 41, 7
 KEY = jax.random.key(3)
@@ -64,7 +65,7 @@ def test_calibration_with_drawn_counts_equals_that_with_stored_counts(monkeypatc
     """Bit for bit, also on new replicates; but the result holds no counts."""
     options = {"sampler": cb.Transport(n_particles=200), "seed": 1, "progress": False}
     expected = cb.calibrate(MODEL, DATA, bootstrap=Poisson(100), **options)
-    monkeypatch.setattr(bootstrap, "CONFIG", bootstrap.BootstrapConfig(max_stored_counts=100))
+    monkeypatch.setattr(resampling, "CONFIG", resampling.ResamplingConfig(max_stored_counts=100))
     # A number of replicates means the Poisson bootstrap if multinomial counts are too many to be stored.
     drawn = cb.calibrate(MODEL, DATA, bootstrap=100, **options)
     assert drawn.eta == expected.eta

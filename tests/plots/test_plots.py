@@ -21,6 +21,7 @@ from calibayes.plots.drawing import set_log_scale
 from calibayes.samplers.transport.repair import has_degenerate_weights
 
 LEVEL = 0.95
+AXES_PLOTS = [plots.coverage, plots.trace, plots.posterior, plots.fit, plots.forest, plots.diagnostics]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -89,7 +90,7 @@ def outline(collection):
     return np.concatenate([path.vertices for path in collection.get_paths()])
 
 
-@pytest.mark.parametrize("plot", [plots.coverage, plots.trace, plots.posterior, plots.fit, plots.diagnostics])
+@pytest.mark.parametrize("plot", AXES_PLOTS)
 def test_plots_draw_on_the_axes_of_the_caller_and_change_no_settings(plot, result):
     settings, backend = dict(mpl.rcParams), plt.get_backend()
     _, (ax, other) = plt.subplots(1, 2)
@@ -104,7 +105,7 @@ def test_plots_draw_on_the_axes_of_the_caller_and_change_no_settings(plot, resul
     assert plt.get_backend() == backend
 
 
-@pytest.mark.parametrize("plot", [plots.coverage, plots.trace, plots.posterior, plots.fit, plots.diagnostics])
+@pytest.mark.parametrize("plot", AXES_PLOTS)
 def test_text_is_inside_the_figure(plot, result):
     figure = plot(result).figure
     figure.canvas.draw()
@@ -365,6 +366,29 @@ def test_fit_needs_a_linear_model_and_data(result, wide):
 def test_fit_names_the_fitted_quantity(result, loss, label):
     ax = plots.fit(dataclasses.replace(result, model=cb.GibbsModel(loss, cb.priors.Normal())))
     assert ax.get_legend().get_texts()[-1].get_text() == label
+
+
+def test_forest(result):
+    """One line per parameter from bound to bound of its calibrated interval, and optionally of the joint one."""
+    intervals = result.intervals()
+    ax = plots.forest(result, names=["slope", 0], joint=True)
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["slope", "intercept"]
+    own, joint = ([path.vertices[:, 0] for path in lines.get_paths()] for lines in ax.collections)
+    np.testing.assert_allclose(own, intervals.bounds[[1, 0]])
+    np.testing.assert_allclose(joint, result.marginal_intervals()[[1, 0]])
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["95% interval", "at the joint η"]
+    assert ax.get_ylim()[0] > ax.get_ylim()[1]
+    with pytest.raises(ValueError, match="there is no parameter 'x'"):
+        plots.forest(result, names=["x"])
+    with pytest.raises(ValueError, match="at least one parameter"):
+        plots.forest(result, names=[])
+
+
+def test_forest_marks_intervals_that_did_not_converge(loaded, result):
+    intervals = dataclasses.replace(result.intervals(), status=[Status.CONVERGED, Status.UNRELIABLE])
+    ax = plots.forest(dataclasses.replace(loaded, saved_intervals=intervals))
+    assert has_line(ax, [intervals.bounds[1].mean()], [1])
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["95% interval", "not converged"]
 
 
 def test_diagnostics_of_transport(result):

@@ -97,12 +97,13 @@ def test_page_shows_the_numbers_of_the_result(result, page_path):
     intervals, cells = result.intervals(), page.by_tag["td"]
     for k, (low, high) in enumerate(result.marginal_intervals()):
         column = result.draws[:, k]
-        assert cells[5 * k : 5 * k + 5] == [
+        assert cells[6 * k : 6 * k + 6] == [
             f"{result.estimate[k]:.4g}",
+            "{:.4g} to {:.4g}".format(*intervals.bounds[k]),
+            f"{intervals.standard_errors[k]:.4g}",
+            f"{intervals.eta[k]:.4g} ± {intervals.eta_se[k]:.2g}",
             f"{column.std():.4g}",
             f"{low:.4g} to {high:.4g}",
-            "{:.4g} to {:.4g}".format(*intervals.bounds[k]),
-            f"{intervals.eta[k]:.4g} ± {intervals.eta_se[k]:.2g}",
         ]
     text = " ".join(page.by_tag["p"])
     assert "2 parameters and the data have 60 observations" in text
@@ -224,8 +225,8 @@ def test_loaded_results_have_the_same_page(plain_result, page_of):
 
 
 def test_individual_intervals_are_optional(result, plain_result, page_of):
-    assert "calibrated 95% interval" in page_of(result).by_tag["th"]
-    assert "calibrated 95% interval" not in page_of(result, intervals=False).by_tag["th"]
+    assert page_of(result).by_tag["th"][:3] == ["parameter", "mean", "95% interval"]
+    assert "95% interval" not in page_of(result, intervals=False).by_tag["th"]
     with pytest.raises(RuntimeError, match="without its particles"):
         page_of(plain_result, intervals=True)
 

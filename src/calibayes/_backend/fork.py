@@ -39,6 +39,11 @@ def require_working_jax() -> None:
     _Process.used = True
 
 
+def is_forked_after_start() -> bool:
+    """Return whether this process was forked from one in which JAX had started, so that it cannot compute."""
+    return _Process.forked_after_start
+
+
 def _jax_has_started() -> bool:
     """Return whether JAX has started its devices. Its private function also notices uses that are not by calibayes."""
     bridge = getattr(getattr(jax, "_src", None), "xla_bridge", None)

@@ -4,6 +4,7 @@ Names of columns, categories and files may contain characters that control a ter
 Only output is changed: data, results and files keep the names as they are.
 """
 
+import html
 import unicodedata
 from collections.abc import Sequence
 
@@ -53,3 +54,42 @@ def align(table: Sequence[Sequence[str]]) -> list[str]:
         )
         for row in table
     ]
+
+
+def html_table(table: Sequence[Sequence[str]], caption: str = "", *notes: str) -> str:
+    """Return a table with a head as HTML; the caption and each of the notes are paragraphs around it."""
+    paragraphs = lambda *texts: "".join(f"<p>{_escape_html(text)}</p>" for text in texts if text)
+    cells = lambda tag, row: "".join(f"<{tag}>{_escape_html(cell)}</{tag}>" for cell in row)
+    head, *rows = table
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return (
+        f"{paragraphs(caption)}<table><thead><tr>{cells('th', head)}</tr></thead><tbody>{body}</tbody></table>"
+        f"{paragraphs(*notes)}"
+    )
+
+
+def markdown_table(table: Sequence[Sequence[str]]) -> str:
+    """Return a table with a head as Markdown, all but the first column flush right."""
+    rows = [" | ".join(printable(cell).replace("|", "\\|") for cell in row) for row in table]
+    rule = " | ".join(["---", *["---:"] * (len(table[0]) - 1)])
+    return "\n".join(f"| {row} |" for row in [rows[0], rule, *rows[1:]])
+
+
+def latex_table(table: Sequence[Sequence[str]]) -> str:
+    """Return a table with a head as a LaTeX `tabular` environment, all but the first column flush right."""
+    head, *rows = [" & ".join(_escape_latex(cell) for cell in row) + r" \\" for row in table]
+    columns = "l" + "r" * (len(table[0]) - 1)
+    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", head, r"\hline", *rows, r"\hline", r"\end{tabular}"]
+    return "\n".join(lines)
+
+
+_LATEX = {char: rf"\{char}" for char in "&%$#_{}"}
+_LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+
+
+def _escape_latex(text: str) -> str:
+    return "".join(_LATEX.get(char, char) for char in printable(text))
+
+
+def _escape_html(text: str) -> str:
+    return html.escape(printable(text))

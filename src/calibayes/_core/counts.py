@@ -1,7 +1,8 @@
 """Bootstrap counts: how often each observation occurs in each replicate, by blocks of observations.
 
 A loop over the observations takes the counts of one block at a time, and does not depend on whether they are stored in
-an array or drawn when they are needed. Replicate 0 is the data: every observation counts once.
+an array or drawn when they are needed. Replicate 0 is the data: every observation counts once, or as often as its
+weight.
 """
 
 from abc import abstractmethod
@@ -18,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, Num, PRNGKeyArray, PyTree, U
 
 from calibayes._backend.devices import SHARDED, UNSHARDED, place_blocks
 from calibayes._backend.rng import replicate_keys, threefry, uniforms_from_bits
+from calibayes._core.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -168,20 +170,26 @@ class StoredCounts(Counts):
 
     @staticmethod
     def from_array(
-        counts: Num[np.ndarray, "B N"], length: int, n_blocks: int | None = None, mesh: Mesh | None = None
+        counts: Num[np.ndarray, "B N"],
+        length: int,
+        n_blocks: int | None = None,
+        mesh: Mesh | None = None,
+        weights: Weights | None = None,
     ) -> "StoredCounts":
         """Store counts of bootstrap replicates, with the data as replicate 0.
 
         Parameters
         ----------
         counts : ndarray of shape (B, N)
-            Counts of the replicates, without the data.
+            Counts of the replicates, without the data. They include the weights.
         length : int
             Number of observations per block.
         n_blocks : int or None
             Number of blocks, including padding. Default: None, as many as the observations fill.
         mesh : Mesh or None
             Devices. Default: None, a single device.
+        weights : Weights or None
+            Weights of the observations, the counts of the data. Default: None, all one.
 
         Returns
         -------
@@ -193,7 +201,7 @@ class StoredCounts(Counts):
         def make_part(blocks: slice) -> np.ndarray:
             part = counts[:, blocks.start * length : blocks.stop * length].T
             array = np.zeros(((blocks.stop - blocks.start) * length, n_replicates + 1), _float())
-            array[: len(part), 0] = 1
+            array[: len(part), 0] = 1 if weights is None else weights.values[blocks.start * length :][: len(part)]
             array[: len(part), 1:] = part
             return array.reshape(-1, length, n_replicates + 1)
 
@@ -261,16 +269,23 @@ class DrawnCounts(Counts):
         Index of the first observation of each block.
     length : int
         Number of observations per block.
+    weights : Array of shape (G, L) or None
+        Weights of the observations, by which drawn counts are multiplied. Default: None, all one.
     """
 
     keys: Key[Array, " B"]
     is_data: Bool[Array, " B"]
     firsts: Int[Array, " G"]
     length: int = eqx.field(static=True)
+    weights: Float[Array, "G L"] | None = None
 
     @staticmethod
     def from_spec(
-        spec: PoissonSpec, length: int, n_blocks: int | None = None, mesh: Mesh | None = None
+        spec: PoissonSpec,
+        length: int,
+        n_blocks: int | None = None,
+        mesh: Mesh | None = None,
+        weights: Weights | None = None,
     ) -> "DrawnCounts":
         """Return the counts of a specification, with the data as replicate 0.
 
@@ -278,8 +293,9 @@ class DrawnCounts(Counts):
         ----------
         spec : PoissonSpec
             The specification.
-        length, n_blocks, mesh
-            As for `StoredCounts.from_array`.
+        length, n_blocks, mesh, weights
+            As for `StoredCounts.from_array`. Here the counts do not include the weights, which must not be numbers of
+            repetitions.
 
         Returns
         -------
@@ -291,7 +307,9 @@ class DrawnCounts(Counts):
         firsts = place_blocks(mesh, (n_blocks,), lambda blocks: np.arange(blocks.start, blocks.stop) * length)
         firsts = jnp.asarray(firsts) if mesh is None else firsts
         is_data = jnp.arange(n_replicates + 1) == 0
-        return DrawnCounts(jnp.asarray(n), jnp.concatenate([keys[:1], keys]), is_data, firsts, length)
+        of_blocks = None if weights is None else to_blocks(weights.values, length, n_blocks, mesh)
+        of_blocks = jnp.asarray(of_blocks) if weights is not None and mesh is None else of_blocks
+        return DrawnCounts(jnp.asarray(n), jnp.concatenate([keys[:1], keys]), is_data, firsts, length, of_blocks)
 
     @property
     def n_replicates(self) -> int:
@@ -308,13 +326,19 @@ class DrawnCounts(Counts):
     def block(self, element):
         drawn = poisson_counts(self.keys, element, self.length)
         counts = jnp.where(self.is_data[None], 1.0, drawn)
+        if self.weights is not None:
+            # A device holds consecutive blocks.
+            index = (element - self.firsts[0]) // self.length
+            counts = counts * jax.lax.dynamic_index_in_dim(self.weights, index, keepdims=False)[:, None]
         return jnp.where((element + jnp.arange(self.length) < self.n)[:, None], counts, 0.0)
 
     def select(self, indices):
-        return DrawnCounts(self.n, self.keys[indices], self.is_data[indices], self.firsts, self.length)
+        keys, is_data = self.keys[indices], self.is_data[indices]
+        return DrawnCounts(self.n, keys, is_data, self.firsts, self.length, self.weights)
 
     def partition_specs(self):
-        return _with_specs(self, UNSHARDED, UNSHARDED, UNSHARDED, SHARDED)
+        weights = () if self.weights is None else (SHARDED,)
+        return _with_specs(self, UNSHARDED, UNSHARDED, UNSHARDED, SHARDED, *weights)
 
 
 def poisson_counts(keys: Key[Array, " B"], first: Int[Array, ""], length: int) -> Float[Array, "L B"]:
@@ -349,6 +373,19 @@ def _poisson_cdf(largest: int) -> list[float]:
     """Return the distribution function of Poisson(1) at 0, 1, ..., `largest`."""
     probabilities = np.exp(-1) / np.cumprod(np.maximum(np.arange(largest + 1), 1.0))
     return [float(p) for p in np.cumsum(probabilities)]
+
+
+def to_blocks(leaf: np.ndarray, length: int, n_blocks: int, mesh: Mesh | None) -> Any:
+    """Return observations in blocks, padded with the last observation."""
+    dtype = jax.dtypes.canonicalize_dtype(float if np.issubdtype(leaf.dtype, np.floating) else leaf.dtype)
+
+    def make_part(blocks: slice) -> np.ndarray:
+        part = leaf[blocks.start * length : blocks.stop * length]
+        fill = (blocks.stop - blocks.start) * length - len(part)
+        padding = np.broadcast_to(leaf[-1], (fill, *leaf.shape[1:]))
+        return np.concatenate([part, padding]).astype(dtype).reshape(-1, length, *leaf.shape[1:])
+
+    return place_blocks(mesh, (n_blocks, length, *leaf.shape[1:]), make_part)
 
 
 def divide_up(number: Int[Array, ""], divisor: int) -> Int[Array, ""]:

@@ -26,6 +26,8 @@ class LinearLoss(eqx.Module):
         Whether `rho` depends on `y - prediction` alone, so that `y` can be centred. Default: False.
     margin : bool
         Whether `y` is a label, -1 or 1. Default: False.
+    log_link : bool
+        Whether the prediction is the logarithm of a mean of y. Default: False.
     finite : bool
         Whether `rho` is finite at every finite prediction. Default: True.
     convex : bool
@@ -47,6 +49,7 @@ class LinearLoss(eqx.Module):
 
     location: ClassVar[bool] = False
     margin: ClassVar[bool] = False
+    log_link: ClassVar[bool] = False
     finite: ClassVar[bool] = True
     convex: ClassVar[bool] = False
 

@@ -18,6 +18,7 @@ from calibayes._backend.jit import jit, light_jit
 from calibayes._core.loss import LinearLoss
 from calibayes._core.particles import Particles
 from calibayes._core.target import Model, Target, make_target
+from calibayes._core.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,14 @@ class PrecisionCheck:
         Loss and prior.
     data : pytree of ndarray
         Validated data in double precision.
+    weights : Weights or None
+        Weights of the observations. Default: None, all one.
     """
 
-    def __init__(self, model: Model, data: Any):
+    def __init__(self, model: Model, data: Any, weights: Weights | None = None):
         self._model = model
         self._data = data
+        self._weights = weights
         self._rounding = 0.0
 
     def check_range(self, target: Target) -> None:
@@ -160,11 +164,13 @@ class PrecisionCheck:
         n, size = int(target.counts.n), theta.shape[1]
         every = -(-n // CONFIG.max_observations)
         part = jax.tree.map(lambda leaf: leaf[::every], self._data)
+        weights = self._weights and self._weights._replace(values=self._weights.values[::every])
         draws = theta[:, :: max(1, size // CONFIG.n_draws)][:, None, : CONFIG.n_draws].astype(np.float64)
         risks = []
         for enabled in (False, True):
             with double_precision(enabled):
-                exact = make_target(self._model, part, np.ones((1, -(-n // every))), target.dim)
+                counts = np.ones((1, -(-n // every)))
+                exact = make_target(self._model, part, counts, target.dim, weights=weights)
                 exact = exact.recentre(host_array(target.reference))
                 risks.append(np.asarray(_risk_on_data(exact, host_array(draws)), np.float64))
         error = risks[0] - risks[1]
@@ -180,6 +186,8 @@ def _risk_on_data(target: Target, theta: Float[Array | np.ndarray, "K 1 M"]) -> 
 def _rounding_error(target: Target) -> Float[Array, ""]:
     """Bound the rounding error of a sum over blocks, each rounded by at most half the distance to the next float."""
     losses, n = target.reference_loss, target.counts.n
+    if target.weights is not None:
+        losses = losses * target.weights.values
     is_observation = jnp.arange(losses.size, dtype=n.dtype).reshape(losses.shape) < n
     block_sums = jnp.abs(jnp.where(is_observation, losses, 0.0).sum(1))
     return jnp.sqrt(jnp.square(jnp.nextafter(block_sums, jnp.inf) - block_sums).sum())

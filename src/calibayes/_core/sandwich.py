@@ -42,7 +42,7 @@ class Influences(NamedTuple):
     Attributes
     ----------
     values : Array of shape (K, N)
-        Influence of every observation. Zero for padding.
+        Influence of one count of every observation. Zero for padding.
     matching_eta : float
         Learning rate at which the posterior covariance matches the sandwich covariance; infinite if no observation has
         an influence.
@@ -143,7 +143,10 @@ def _influences(
     padded = map_over_devices(target.mesh, on_device, target.reference_loss, target.data).reshape(-1, len(theta)).T
     is_observation = jnp.arange(padded.shape[1], dtype=target.counts.n.dtype) < target.counts.n
     influence = jnp.where(is_observation[None], padded, 0.0)
-    blocks = influence.T.reshape(-1, block_length(len(influence)), len(influence))
+    per_unit = influence
+    if target.weights is not None:
+        per_unit = influence * jnp.sqrt(target.weights.values * target.weights.units).reshape(1, -1)
+    blocks = per_unit.T.reshape(-1, block_length(len(influence)), len(influence))
     # In blocks, so that the sum does not depend on the padding.
     add = lambda total, chunk: total + jnp.square(jnp.tensordot(chunk, whiten, ((2,), (1,)))).sum()
     zero, n_blocks = jnp.zeros((), influence.dtype), jnp.asarray(len(blocks))
@@ -164,10 +167,10 @@ def mean_shifts(target: Target, influence: Float[Array, "K N"]) -> tuple[Float[A
     Returns
     -------
     shifts : Array of shape (K, B)
-        Shifts, for counts scaled to a sum of N: the total of the counts affects the width of a posterior but not its
-        location.
+        Shifts, for counts scaled to the total of the data: the total of the counts affects the width of a posterior but
+        not its location.
     relative_totals : Array of shape (B,)
-        Totals of the counts relative to N.
+        Totals of the counts relative to that of the data.
     """
     # A column of ones gives the totals of the counts in the same pass.
     values = jnp.concatenate([influence, jnp.ones_like(influence[:1])]).T.reshape(*target.reference_loss.shape, -1)
@@ -176,6 +179,6 @@ def mean_shifts(target: Target, influence: Float[Array, "K N"]) -> tuple[Float[A
     specs = (SHARDED, counts.partition_specs())
     *sums, totals = sum_over_devices(target.mesh, weighted_sums, specs, values, counts)
     weighted = jnp.stack(sums)
-    relative_totals = totals / counts.n.astype(float)
+    relative_totals = totals / totals[:1]
     # Replicate 0, the data, has the sum of the influences.
     return weighted / relative_totals[None] - weighted[:, :1], relative_totals

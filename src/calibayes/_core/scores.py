@@ -1,9 +1,10 @@
 r"""Summed outer products of the gradients of the losses on every replicate, by automatic differentiation.
 
-$$ J_b = \sum_i c_{bi}\,g_{bi} g_{bi}^\top, \qquad g_{bi} = \nabla r_i(\theta_b), $$
+$$ J_b = \sum_i c_{bi} u_i\,g_{bi} g_{bi}^\top, \qquad g_{bi} = \nabla r_i(\theta_b), $$
 
-at one point $\theta_b$ per replicate. A replicate that counts an observation twice contains it twice. With clusters,
-the gradients of a cluster are summed before the outer product, and a cluster that was drawn twice counts twice. For
+at one point $\theta_b$ per replicate, with the weight $u_i$ of one drawn unit (`calibayes._core.weights`). A replicate
+that counts an observation twice contains it twice. With clusters, the weighted gradients of a cluster are summed before
+the outer product, and a cluster that was drawn twice counts twice. For
 check and hinge losses the derivative exists almost everywhere, which is enough for a sum.
 """
 
@@ -57,19 +58,22 @@ def score_products(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> F
     """
     gradients_of = jax.vmap(_gradients(target), (None, 1))
 
-    def on_device(theta, data, counts):
+    def on_device(theta, data, counts, weights):
         def add_block(total, scanned):
-            block, element = scanned
-            gradients = gradients_of(block, theta)
-            weighted = gradients * counts.block(element).T[:, :, None]
+            block, element, of_block = scanned
+            gradients, in_block = gradients_of(block, theta), counts.block(element).T
+            if of_block is not None:
+                in_block = in_block * of_block.units[None]
+            weighted = gradients * in_block[:, :, None]
             return total + jnp.einsum("blk,blj->bkj", weighted, gradients, precision=jax.lax.Precision.HIGHEST)
 
         dim, n_replicates = theta.shape
         zeros = jnp.zeros((n_replicates, dim, dim), theta.dtype)
-        return fold_blocks(add_block, zeros, (data, counts.blocks), counts.n_blocks)
+        return fold_blocks(add_block, zeros, (data, counts.blocks, weights), counts.n_blocks)
 
-    specs = (UNSHARDED, SHARDED, target.counts.partition_specs())
-    return sum_over_devices(target.mesh, on_device, specs, jnp.asarray(theta), target.data, target.counts)
+    specs = (UNSHARDED, SHARDED, target.counts.partition_specs(), SHARDED)
+    args = (jnp.asarray(theta), target.data, target.counts, target.weights)
+    return sum_over_devices(target.mesh, on_device, specs, *args)
 
 
 @jit
@@ -81,7 +85,7 @@ def cluster_score_products(
     Parameters
     ----------
     target : Target
-        Target of the calibration, with counts that are equal within a cluster.
+        Target of the calibration, with counts that are equal within a cluster, apart from weights.
     theta : Array of shape (K, B)
         Parameters at which the gradients of each replicate are taken.
     groups : Array of shape (N,)
@@ -90,14 +94,16 @@ def cluster_score_products(
         Number of clusters.
     """
     gradients_of, n = jax.vmap(_gradients(target), (0, None)), len(groups)
+    weights = jnp.ones(n) if target.weights is None else target.weights.values.reshape(-1)[:n]
 
     def of_replicate(inputs):
         index, point = inputs
         counts = target.counts.select(index[None]).to_array()[:n, 0]
         gradients = gradients_of(target.data, point).reshape(-1, len(point))[:n]
-        sums = jax.ops.segment_sum(gradients, groups, n_groups)
-        weights = jax.ops.segment_max(counts, groups, n_groups)
-        return jnp.matmul((sums * weights[:, None]).T, sums, precision=jax.lax.Precision.HIGHEST)
+        sums = jax.ops.segment_sum(gradients * weights[:, None], groups, n_groups)
+        drawn = jnp.where(weights > 0, counts / jnp.where(weights > 0, weights, 1.0), 0.0)
+        times = jnp.maximum(jax.ops.segment_max(drawn, groups, n_groups), 0.0)
+        return jnp.matmul((sums * times[:, None]).T, sums, precision=jax.lax.Precision.HIGHEST)
 
     return jax.lax.map(of_replicate, (jnp.arange(target.n_replicates), jnp.asarray(theta).T))
 
@@ -118,8 +124,8 @@ def score_sums(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> Float
     def on_device(theta, data, counts):
         def add_block(total, scanned):
             block, element = scanned
-            weights = counts.block(element).T
-            return total + jnp.einsum("blk,bl->kb", gradients_of(block, theta), weights, precision=jax.lax.Precision.HIGHEST)
+            gradients, weights = gradients_of(block, theta), counts.block(element).T
+            return total + jnp.einsum("blk,bl->kb", gradients, weights, precision=jax.lax.Precision.HIGHEST)
 
         return fold_blocks(add_block, jnp.zeros_like(theta), (data, counts.blocks), counts.n_blocks)
 

@@ -20,18 +20,18 @@ from calibayes._backend.devices import (
     UNSHARDED,
     choose_mesh,
     n_stored_blocks,
-    place_blocks,
     sum_over_devices,
 )
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
 from calibayes._core.coordinates import Coordinates
-from calibayes._core.counts import Counts, DrawnCounts, PoissonSpec, StoredCounts
+from calibayes._core.counts import Counts, DrawnCounts, PoissonSpec, StoredCounts, to_blocks
 from calibayes._core.loss import Generic, LinearLoss
 from calibayes._core.particles import Particles, uniform_log_weights
 from calibayes._core.risk import block_length, generic_losses, in_replicate_batches, linear_losses, weighted_risk
 from calibayes._core.risk_gpu import linear_risk
 from calibayes._core.unroll import unroll
+from calibayes._core.weights import ObservationWeights, Weights
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Model(Protocol):
 
 
 class Target(eqx.Module):
-    """Density `exp(-eta * risk) * prior` of B replicates. Replicate 0 is the data, with counts of one.
+    """Density `exp(-eta * risk) * prior` of B replicates. Replicate 0 is the data, with counts of one, or the weights.
 
     Observations are stored in G blocks of L. They are padded with observations whose counts are zero, so that data of
     similar size share their compiled programs. `counts.n` is the number of observations without padding.
@@ -82,6 +82,8 @@ class Target(eqx.Module):
         Map between parameters and unbounded coordinates.
     mesh : Mesh or None
         Devices between which the observations are divided; None for a single device.
+    weights : ObservationWeights or None
+        Weights of the observations. Default: None, all one.
     """
 
     loss: LinearLoss | Generic
@@ -92,6 +94,7 @@ class Target(eqx.Module):
     reference_loss: Float[Array, "G L"]
     coordinates: Coordinates
     mesh: Mesh | None = eqx.field(static=True, default=None)
+    weights: ObservationWeights | None = None
 
     @property
     def dim(self) -> int:
@@ -136,10 +139,10 @@ class Target(eqx.Module):
         edges = np.arange(size + 1) * int(self.counts.n) // size
         uniforms = np.asarray(jax.random.uniform(key, (size,)), np.float64)
         indices = edges[:-1] + (uniforms * np.diff(edges)).astype(np.int64)
-        data, reference_loss = _gather_observations(self, jnp.asarray(indices))
-        ones = jnp.ones((*reference_loss.shape, 1), reference_loss.dtype)
-        counts = StoredCounts(jnp.asarray(size), ones)
-        return replace(self, data=data, reference_loss=reference_loss, counts=counts, mesh=None)
+        data, reference_loss, weights = _gather_observations(self, jnp.asarray(indices))
+        of_data = jnp.ones_like(reference_loss) if weights is None else weights.values
+        counts = StoredCounts(jnp.asarray(size), of_data[..., None])
+        return replace(self, data=data, reference_loss=reference_loss, counts=counts, mesh=None, weights=weights)
 
     def risk(self, theta: Float[Array, "K B M"]) -> Float[Array, "B M"]:
         """Return the risk at parameters, relative to the reference.
@@ -223,7 +226,14 @@ def log_density(particles: Particles, eta: Float[Array, " B"]) -> Float[Array, "
     return jnp.where(jnp.isfinite(particles.risk) & ~jnp.isnan(value), value, -jnp.inf)
 
 
-def make_target(model: Model, data: Any, counts: np.ndarray | PoissonSpec, dim: int, pad: bool = True) -> Target:
+def make_target(
+    model: Model,
+    data: Any,
+    counts: np.ndarray | PoissonSpec,
+    dim: int,
+    pad: bool = True,
+    weights: Weights | None = None,
+) -> Target:
     """Make the target of a model.
 
     Parameters
@@ -238,6 +248,8 @@ def make_target(model: Model, data: Any, counts: np.ndarray | PoissonSpec, dim: 
         Number of parameters.
     pad : bool
         Whether to pad the observations to one of a few sizes, and not to complete blocks only. Default: True.
+    weights : Weights or None
+        Weights of the observations, which `counts` in an array include. Default: None, all one.
 
     Returns
     -------
@@ -251,24 +263,29 @@ def make_target(model: Model, data: Any, counts: np.ndarray | PoissonSpec, dim: 
     if isinstance(model.loss, LinearLoss):
         x, y = data
         if model.loss.location:
-            reference = initial_reference(x, y)
+            reference = initial_reference(x, y, weights)
             y = y - x @ reference
         data = (x, y, np.zeros(n))
     mesh = choose_mesh(-(-n // length), n, counts.n_replicates if isinstance(counts, PoissonSpec) else len(counts))
     n_blocks = n_stored_blocks(mesh, n, length, pad)
-    data, zeros = jax.tree.map(lambda leaf: _to_blocks(leaf, length, n_blocks, mesh), (data, np.zeros(n)))
+    data, zeros = jax.tree.map(lambda leaf: to_blocks(leaf, length, n_blocks, mesh), (data, np.zeros(n)))
     if mesh is None:
         data, zeros = jax.device_put((data, zeros))
+    of_blocks = None
+    if weights is not None:
+        in_blocks = [to_blocks(leaf, length, n_blocks, mesh) for leaf in (weights.values, weights.units)]
+        of_blocks = ObservationWeights(*(in_blocks if mesh is not None else jax.device_put(in_blocks)))
     make_counts = DrawnCounts.from_spec if isinstance(counts, PoissonSpec) else StoredCounts.from_array
     target = Target(
         loss=_in_default_float_type(model.loss),
         prior=_in_default_float_type(model.prior),
         data=data,
-        counts=make_counts(counts, length, n_blocks, mesh),  # type: ignore[arg-type]
+        counts=make_counts(counts, length, n_blocks, mesh, weights),  # type: ignore[arg-type]
         reference=jax.device_put(host_array(reference)),
         reference_loss=zeros,
         coordinates=Coordinates.from_prior(model.prior, dim),
         mesh=mesh,
+        weights=of_blocks,
     )
     return target.recentre(target.reference)
 
@@ -284,12 +301,15 @@ def _in_default_float_type(module: Any) -> Any:
     return jax.tree.map(cast, module)
 
 
-def initial_reference(x: np.ndarray, y: np.ndarray) -> Float[np.ndarray, " K"]:
-    """Return the least-squares fit, rounded to the default float type.
+def initial_reference(x: np.ndarray, y: np.ndarray, weights: Weights | None = None) -> Float[np.ndarray, " K"]:
+    """Return the weighted least-squares fit, rounded to the default float type.
 
     Of many observations it is fitted to an evenly spaced subset, if that determines all parameters. It is rounded so
     that exactly the stored reference is subtracted from y.
     """
+    if weights is not None:
+        root = np.sqrt(weights.values)
+        x, y = x * root[:, None], y * root
     every = max(1, len(y) // CONFIG.reference_observations)
     fit, _, rank, _ = np.linalg.lstsq(x[::every], y[::every])
     if every > 1 and rank < x.shape[1]:
@@ -298,8 +318,10 @@ def initial_reference(x: np.ndarray, y: np.ndarray) -> Float[np.ndarray, " K"]:
 
 
 @jit
-def _gather_observations(target: Target, indices: Int[Array, " S"]) -> tuple[PyTree[Array], Float[Array, "G L"]]:
-    """Return data and reference loss of some observations in blocks, on every device.
+def _gather_observations(
+    target: Target, indices: Int[Array, " S"]
+) -> tuple[PyTree[Array], Float[Array, "G L"], ObservationWeights | None]:
+    """Return data, reference loss and weights of some observations in blocks, on every device.
 
     Each device contributes the observations that it holds, and zeros for the others.
     """
@@ -318,7 +340,7 @@ def _gather_observations(target: Target, indices: Int[Array, " S"]) -> tuple[PyT
 
         return jax.tree.map(gather_leaf, leaves)
 
-    leaves = (target.data, target.reference_loss)
+    leaves = (target.data, target.reference_loss, target.weights)
     gathered = sum_over_devices(target.mesh, gather, (SHARDED,), leaves)
     return jax.tree.map(lambda new, leaf: new.astype(leaf.dtype), gathered, leaves)
 
@@ -338,16 +360,3 @@ def recentre(target: Target, reference: Float[Array | np.ndarray, " K"]) -> Targ
         losses = jax.vmap(jax.vmap(loss, (None, 0)), (None, 0))(reference, data).astype(float)
     losses = jnp.where(jnp.isfinite(losses), losses, 0.0)
     return replace(target, data=data, reference=reference, reference_loss=losses)
-
-
-def _to_blocks(leaf: np.ndarray, length: int, n_blocks: int, mesh: Mesh | None) -> Any:
-    """Return observations in blocks, padded with the last observation."""
-    dtype = jax.dtypes.canonicalize_dtype(float if np.issubdtype(leaf.dtype, np.floating) else leaf.dtype)
-
-    def make_part(blocks: slice) -> np.ndarray:
-        part = leaf[blocks.start * length : blocks.stop * length]
-        fill = (blocks.stop - blocks.start) * length - len(part)
-        padding = np.broadcast_to(leaf[-1], (fill, *leaf.shape[1:]))
-        return np.concatenate([part, padding]).astype(dtype).reshape(-1, length, *leaf.shape[1:])
-
-    return place_blocks(mesh, (n_blocks, length, *leaf.shape[1:]), make_part)

@@ -11,8 +11,10 @@ from jaxtyping import Float, PRNGKeyArray
 from calibayes._backend.arguments import display, fraction, integer, positive
 from calibayes._backend.memory import require_memory_for_counts, require_memory_for_particles
 from calibayes._backend.rng import key_from_seed
+from calibayes._core.weights import Weights
 from calibayes._validate.data import as_numeric_array, require_finite
-from calibayes.bootstrap import Bootstrap, Multinomial, Poisson, exceeds_storage
+from calibayes.bootstrap import Bootstrap, Multinomial, Poisson
+from calibayes.resampling import exceeds_storage
 from calibayes.solve.estimate import ESTIMATES
 
 
@@ -30,6 +32,9 @@ class SettingsConfig:
     """Largest factor between the total of a replicate's counts and the number of observations. A bootstrap replicate
     has about as many observations as the data, and an m-out-of-n bootstrap of a million observations a hundredth.
     Order-of-magnitude choice; it only decides which calls are rejected."""
+    max_repeated: int = 2**24
+    """Largest total of integer weights, for which all repetitions are drawn in each replicate: about half a second per
+    replicate. Order-of-magnitude choice; it only decides which calls are rejected."""
     min_particles: int = 100
     """Smallest number of particles or draws per replicate. Order-of-magnitude choice; it only decides which calls are
     rejected."""
@@ -41,7 +46,51 @@ class SettingsConfig:
 CONFIG = SettingsConfig()
 
 
-def check_bootstrap(bootstrap: object, n: int, default: int) -> Bootstrap | Float[np.ndarray, "B N"]:
+def check_weights(weights: object, n: int) -> Weights | None:
+    """Check the argument `weights`.
+
+    Parameters
+    ----------
+    weights : array_like of shape (N,) or None
+        One weight per observation.
+    n : int
+        Number of observations.
+
+    Returns
+    -------
+    Weights or None
+        The weights; None if all of them are one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the weights are not N finite numbers from 0 on, or fewer than two of them are positive.
+    """
+    if weights is None:
+        return None
+    values = as_numeric_array("weights", weights)
+    if values.shape != (n,):
+        raise ValueError(f"weights must hold one number for each of {n} observations; got shape {values.shape}.")
+    require_finite("weights", values)
+    if values.min() < 0:
+        raise ValueError(f"weights must not be negative; weight {int(np.argmin(values))} is {values.min():g}.")
+    n_positive = int((values > 0).sum())
+    if n_positive < 2:
+        raise ValueError(f"weights must be positive for at least two observations; {n_positive} of {n} are.")
+    if (values == 1).all():
+        return None
+    repeats = bool((values == np.round(values)).all())
+    if repeats and values.sum() > CONFIG.max_repeated:
+        raise ValueError(
+            f"weights are integers, numbers of repetitions, with a total of {values.sum():.3g}; at most "
+            f"{CONFIG.max_repeated:,} are possible. Divide survey weights by their mean."
+        )
+    return Weights(values, repeats)
+
+
+def check_bootstrap(
+    bootstrap: object, n: int, default: int, weights: Weights | None = None
+) -> Bootstrap | Float[np.ndarray, "B N"]:
     """Check the argument `bootstrap`.
 
     Parameters
@@ -53,6 +102,8 @@ def check_bootstrap(bootstrap: object, n: int, default: int) -> Bootstrap | Floa
         Number of observations.
     default : int
         Number of replicates if `bootstrap` is None.
+    weights : Weights or None
+        Weights of the observations. Default: None, all one.
 
     Returns
     -------
@@ -66,12 +117,21 @@ def check_bootstrap(bootstrap: object, n: int, default: int) -> Bootstrap | Floa
     """
     if bootstrap is None:
         bootstrap = default
+    n_resampled = n if weights is None else weights.n_resampled
     if isinstance(bootstrap, int | np.integer) and not isinstance(bootstrap, bool):
-        bootstrap = Poisson(int(bootstrap)) if exceeds_storage(int(bootstrap), n) else Multinomial(int(bootstrap))
+        is_large = exceeds_storage(int(bootstrap), n_resampled)
+        bootstrap = Poisson(int(bootstrap)) if is_large else Multinomial(int(bootstrap))
     if isinstance(bootstrap, Bootstrap):
         _require_replicates(bootstrap.n_replicates)
-        bootstrap.check(n)
-        if not (isinstance(bootstrap, Poisson) and exceeds_storage(bootstrap.n_replicates, n)):
+        repeats = None if weights is None or not weights.repeats else weights.values.astype(np.int64)
+        (bootstrap if repeats is None else bootstrap.repeated(repeats)).check(n_resampled)
+        is_stored = not (isinstance(bootstrap, Poisson) and exceeds_storage(bootstrap.n_replicates, n))
+        if not (is_stored or repeats is None):
+            raise ValueError(
+                f"weights are integers, numbers of repetitions, which needs stored counts, and {n:,} x "
+                f"{bootstrap.n_replicates:,} are too many. Repeat the observations, or use fewer replicates."
+            )
+        if is_stored:
             require_memory_for_counts(bootstrap.n_replicates, n)
         return bootstrap
     counts = as_numeric_array("bootstrap", bootstrap)
@@ -84,13 +144,17 @@ def check_bootstrap(bootstrap: object, n: int, default: int) -> Bootstrap | Floa
     empty = counts.astype(jax.dtypes.canonicalize_dtype(float)).sum(1) == 0
     if empty.any():
         raise ValueError(f"bootstrap counts of replicate {int(np.argmax(empty))} are all zero.")
-    relative = counts.sum(1) / n
+    total = n if weights is None else weights.values.sum()
+    relative = counts.sum(1) / total
     far = (relative > CONFIG.max_relative_total) | (relative < 1 / CONFIG.max_relative_total)
     if far.any():
         b = int(np.argmax(far))
+        of_data = f"there are {n} observations, each of which counts once in the data"
+        if weights is not None:
+            of_data = f"the weights of the data sum to {total:.3g}"
         raise ValueError(
-            f"bootstrap counts of replicate {b} sum to {n * relative[b]:.3g}, but there are {n} observations, each of "
-            "which counts once in the data. Divide the counts so that each replicate has a total of about that number."
+            f"bootstrap counts of replicate {b} sum to {total * relative[b]:.3g}, but {of_data}. Divide the counts so "
+            "that each replicate has a total of about that number."
         )
     return counts
 

@@ -1,38 +1,30 @@
 """The command `calibayes fit`: from a table in a file to calibrated intervals."""
 
-import math
 import shlex
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import typer
 from rich.console import Console
 
 import calibayes as cb
 from calibayes._backend.distributed import is_main_process, join_processes
 from calibayes._backend.text import printable
-from calibayes.cli import columns as table_columns
-from calibayes.cli import options, tables
+from calibayes.cli import options
 from calibayes.cli.output import FitSummary, print_summary, to_json
 from calibayes.cli.report import require_writable, write_report
 from calibayes.compare import compare_with
-from calibayes.design import Design
 from calibayes.losses import LinearLoss
-
-_PARAMETERLESS_LOSSES: dict[options.Loss, Callable[[], LinearLoss]] = {
-    options.Loss.absolute: cb.losses.Absolute,
-    options.Loss.squared: cb.losses.Squared,
-    options.Loss.hinge: cb.losses.Hinge,
-    options.Loss.logistic: cb.losses.Logistic,
-}
+from calibayes.tables.columns import Roles, select_columns
+from calibayes.tables.files import read_table
+from calibayes.tables.linear import LinearModel
 
 
 def fit(
@@ -54,6 +46,8 @@ def fit(
     shape: options.ShapeOption = None,
     bootstrap: options.BootstrapOption = 2_000,
     cluster: options.ClusterOption = None,
+    strata: options.StrataOption = None,
+    weights: options.WeightsOption = None,
     seed: options.SeedOption = 0,
     compare: options.CompareOption = False,
     json: options.JsonOption = False,
@@ -78,29 +72,23 @@ def fit(
     if save is not None and find_spec("arviz_base") is None:
         raise typer.BadParameter("--save needs ArviZ: pip install 'calibayes[arviz]'.")
     with _input_errors():
-        selection = table_columns.select_columns(
-            tables.read_table(data, na or []),
+        selection = select_columns(
+            read_table(data, na or []),
             target,
             columns=columns,
             formula=formula,
             intercept=not no_intercept,
-            cluster=cluster,
+            roles=Roles(cluster, weights, strata),
             drop_missing=drop_missing,
             allow_python=allow_python,
         )
-        y, classes = _target_values(linear_loss, selection, positive)
-        _require_rows(len(y), selection.columns.shape[1] + selection.intercept)
-    design = Design.from_columns(selection.columns, selection.intercept)
-    if loss == options.Loss.huber and delta is None:
-        linear_loss = cb.losses.Huber(design.default_huber_delta(selection.columns, y))
-    groups = selection.groups
+        model = LinearModel.of(selection, linear_loss, positive, loss == options.Loss.huber and delta is None)
     settings: dict[str, Any] = {
         "level": level,
         "region": region.value,
         "method": method.value,
         "shape": None if shape is None else shape.value,
-        "bootstrap": bootstrap if groups is None else cb.bootstrap.Cluster(bootstrap, groups),
-        "names": selection.names,
+        "bootstrap": bootstrap,
         "call": shlex.join(["calibayes", *sys.argv[1:]]),
         "seed": seed,
         "checkpoint": checkpoint,
@@ -108,7 +96,7 @@ def fit(
     started = time.perf_counter()
     with _recorded_warnings() as recorded:
         with _input_errors():
-            result = design.calibrate(linear_loss, selection.columns, y, **settings)
+            result = model.calibrate(**settings)
         with Console(stderr=True, quiet=not is_main_process()).status("calibrating the interval of each coefficient"):
             intervals = result.intervals()
         if save is not None:
@@ -116,7 +104,7 @@ def fit(
         comparison = compare_with(result, seconds=time.perf_counter() - started) if compare else None
         if report is not None:
             write_report(result, report, intervals, comparison)
-    summary = FitSummary(result, intervals, linear_loss, selection, design, data.name, classes, recorded, comparison)
+    summary = FitSummary(result, intervals, model, data.name, recorded, comparison)
     if is_main_process():
         _print(summary, json, [path for path in (save, report) if path is not None])
     raise typer.Exit(summary.exit_code)
@@ -137,38 +125,7 @@ def _make_loss(name: options.Loss, tau: float | None, delta: float | None) -> Li
     if delta is not None and name != options.Loss.huber:
         raise typer.BadParameter(f"--delta is for the loss huber; the loss is {name}.")
     with _input_errors():
-        if name == options.Loss.huber:
-            # Without --delta this is a placeholder: the default depends on the residuals.
-            return cb.losses.Huber(1.0 if delta is None else delta)
-        if name == options.Loss.expectile:
-            return cb.losses.Expectile(0.5 if tau is None else tau)
-        if name == options.Loss.quantile:
-            return cb.losses.Quantile(0.5 if tau is None else tau)
-    return _PARAMETERLESS_LOSSES[name]()
-
-
-def _target_values(
-    loss: LinearLoss, selection: table_columns.Selection, positive: str | None
-) -> tuple[np.ndarray, list[str] | None]:
-    """Return the target as numbers, or as -1 and 1 with the labels of these two classes."""
-    if loss.margin:
-        return table_columns.class_target(selection.y, selection.target, positive)
-    if positive is not None:
-        raise ValueError("--positive is for the losses hinge and logistic, whose target has two classes.")
-    return table_columns.numeric_target(selection.y, selection.target), None
-
-
-def _require_rows(n_rows: int, n_coefficients: int) -> None:
-    """Raise an error if a bootstrap replicate would have fewer distinct rows than coefficients.
-
-    A replicate contains a share 1 - 1/e = 63% of the rows on average.
-    """
-    required = math.ceil(n_coefficients / (1 - math.exp(-1))) + 1
-    if n_rows < required:
-        raise ValueError(
-            f"{n_rows} rows are too few for {n_coefficients} coefficients: bootstrap replicates would not determine "
-            f"all of them. Use at least {required} rows, or choose fewer columns with --columns."
-        )
+        return cb.losses.named(name.value, tau=tau, delta=delta)
 
 
 @contextmanager

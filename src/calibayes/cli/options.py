@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from calibayes._backend.text import printable
-from calibayes.cli import tables
+from calibayes.tables import files
 
 
 class Loss(StrEnum):
@@ -22,6 +22,7 @@ class Loss(StrEnum):
     expectile = "expectile"
     hinge = "hinge"
     logistic = "logistic"
+    poisson = "poisson"
 
 
 class Region(StrEnum):
@@ -96,7 +97,7 @@ def complete_column(ctx: Any, incomplete: str) -> list[str]:
     # Click leaves the file among the other arguments while the command line is unfinished.
     for path in [ctx.params.get("data"), *ctx.args]:
         try:
-            names = tables.read_header(Path(path))
+            names = files.read_header(Path(path))
             return [name for name in names if name.startswith(incomplete) and name == printable(name)]
         except (TypeError, ValueError, OSError, ImportError):
             continue
@@ -106,7 +107,7 @@ def complete_column(ctx: Any, incomplete: str) -> list[str]:
 DataArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE", help=f"Table with a header: {', '.join(tables.SUFFIXES)}.", exists=True, dir_okay=False
+        metavar="FILE", help=f"Table with a header: {', '.join(files.SUFFIXES)}.", exists=True, dir_okay=False
     ),
 ]
 TargetOption = Annotated[
@@ -234,6 +235,24 @@ ClusterOption = Annotated[
     typer.Option(
         metavar="COLUMN",
         help="Column with groups of dependent rows, which the bootstrap resamples as a whole.",
+        autocompletion=complete_column,
+        rich_help_panel=_CALIBRATION_PANEL,
+    ),
+]
+StrataOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column with strata, within which the bootstrap resamples rows or clusters.",
+        autocompletion=complete_column,
+        rich_help_panel=_CALIBRATION_PANEL,
+    ),
+]
+WeightsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column with weights of the rows: numbers of repetitions if all are integers, survey weights otherwise.",
         autocompletion=complete_column,
         rich_help_panel=_CALIBRATION_PANEL,
     ),

@@ -15,13 +15,12 @@ from rich.text import Text
 from calibayes._backend.text import printable
 from calibayes._backend.warnings import NotConvergedWarning
 from calibayes._core.status import Diagnostic, Severity, Status
-from calibayes.cli.columns import Selection
 from calibayes.compare import Comparison
-from calibayes.design import Design
 from calibayes.io import encode_diagnostics
 from calibayes.losses import Expectile, Hinge, Huber, LinearLoss, Quantile
 from calibayes.report import verdict
 from calibayes.result import Intervals, Result
+from calibayes.tables.linear import LinearModel
 
 
 @dataclass(frozen=True)
@@ -54,12 +53,8 @@ class FitSummary:
 
     result: Result
     intervals: Intervals
-    loss: LinearLoss
-    selection: Selection
-    design: Design
+    model: LinearModel
     file: str
-    classes: list[str] | None
-    """Labels of the classes -1 and 1."""
     warnings: list[Warning]
     """Warnings that were raised during the calibration."""
     comparison: Comparison | None = None
@@ -88,8 +83,8 @@ class FitSummary:
     @property
     def notes(self) -> list[str]:
         """Remarks about the data, and warnings that are not about the status or a diagnostic."""
-        n_rows, n_coefficients = len(self.selection.columns), len(self.intervals.names)
-        notes = list(self.selection.notes)
+        n_rows, n_coefficients = len(self.model.selection.columns), len(self.intervals.names)
+        notes = list(self.model.selection.notes)
         if n_rows < verdict.CONFIG.few_observations * n_coefficients:
             notes.append(
                 f"{n_rows:,} rows are few for {n_coefficients} coefficients: the coverage of the true parameters may "
@@ -106,10 +101,12 @@ class FitSummary:
     @property
     def title(self) -> str:
         """Model, target and data in one line."""
-        selection, n_columns = self.selection, len(self.selection.names)
-        target = selection.target if self.classes is None else f"{selection.target} = {self.classes[1]}"
+        selection, n_columns = self.model.selection, len(self.model.selection.names)
+        target = selection.target if self.model.classes is None else f"{selection.target} = {self.model.classes[1]}"
         predictors = f" on {n_columns} column{'s' * (n_columns > 1)}" if n_columns else ""
-        return f"{model_title(self.loss)} of {target}{predictors}, {len(selection.columns):,} rows of {self.file}."
+        return (
+            f"{model_title(self.model.loss)} of {target}{predictors}, {len(selection.columns):,} rows of {self.file}."
+        )
 
 
 def model_title(loss: LinearLoss) -> str:
@@ -129,7 +126,7 @@ def model_title(loss: LinearLoss) -> str:
 
 def to_json(summary: FitSummary) -> str:
     """Return the summary as JSON; numbers that are not finite are null."""
-    result, intervals, loss = summary.result, summary.intervals, summary.loss
+    result, intervals, loss = summary.result, summary.intervals, summary.model.loss
     coefficients = [
         {
             "name": name,
@@ -149,9 +146,9 @@ def to_json(summary: FitSummary) -> str:
     content = {
         "call": result.settings["call"],
         "fitted": summary.title,
-        "target": summary.selection.target,
-        "classes": summary.classes,
-        "n": len(summary.selection.columns),
+        "target": summary.model.selection.target,
+        "classes": summary.model.classes,
+        "n": len(summary.model.selection.columns),
         "loss": {"name": type(loss).__name__.lower()} | {name: float(value) for name, value in vars(loss).items()},
         "level": result.level,
         "region": result.region.name,
@@ -210,20 +207,20 @@ def print_summary(summary: FitSummary) -> None:
 def _explanations(summary: FitSummary) -> list[str]:
     """Return sentences that explain the table of coefficients."""
     sentences = ["Each interval is calibrated individually, at the eta in its row."]
-    if summary.classes is not None:
-        sentences.append("Positive coefficients favour {1}, negative ones {0}.".format(*summary.classes))
-    if summary.selection.intercept and summary.selection.names:
+    if summary.model.classes is not None:
+        sentences.append("Positive coefficients favour {1}, negative ones {0}.".format(*summary.model.classes))
+    if summary.model.selection.intercept and summary.model.selection.names:
         sentences.append(f"The intercept is the prediction where every column is zero{_extrapolation(summary)}.")
     return sentences
 
 
 def _extrapolation(summary: FitSummary) -> str:
     """Return a remark with the column whose values are farthest from zero, if they are far from zero."""
-    distances = np.abs(summary.design.means) / summary.design.spreads
+    distances = np.abs(summary.model.design.means) / summary.model.design.spreads
     farthest = int(np.argmax(distances))
     if distances[farthest] <= CONFIG.far_from_zero:
         return ""
-    return f", far outside the range of the data ({summary.selection.names[farthest]})"
+    return f", far outside the range of the data ({summary.model.selection.names[farthest]})"
 
 
 def _status_facts(summary: FitSummary) -> list[Fact]:

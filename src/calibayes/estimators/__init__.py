@@ -13,6 +13,22 @@ except ImportError as error:
     raise ImportError("calibayes.estimators needs scikit-learn: pip install 'calibayes[sklearn]'.") from error
 
 from calibayes.estimators.classifiers import LogisticClassifier, SVMClassifier
-from calibayes.estimators.regressors import GibbsRegressor, HuberRegressor, QuantileRegressor
+from calibayes.estimators.quantiles import MultiQuantileRegressor
+from calibayes.estimators.regressors import (
+    ExpectileRegressor,
+    GibbsRegressor,
+    HuberRegressor,
+    PoissonRegressor,
+    QuantileRegressor,
+)
 
-__all__ = ["GibbsRegressor", "HuberRegressor", "LogisticClassifier", "QuantileRegressor", "SVMClassifier"]
+__all__ = [
+    "ExpectileRegressor",
+    "GibbsRegressor",
+    "HuberRegressor",
+    "LogisticClassifier",
+    "MultiQuantileRegressor",
+    "PoissonRegressor",
+    "QuantileRegressor",
+    "SVMClassifier",
+]

@@ -2,12 +2,13 @@
 
 from abc import abstractmethod
 from functools import partial
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from calibayes.design import Design
 from calibayes.losses import LinearLoss
@@ -45,9 +46,8 @@ class LinearEstimator(BaseEstimator):
     def _loss(self) -> LinearLoss:
         """Return the loss, given the parameters of the estimator."""
 
-    def _calibrate(self, columns: Float[np.ndarray, "N P"], y: Float[np.ndarray, " N"]) -> None:
+    def _calibrate(self, design: Design, columns: Float[np.ndarray, "N P"], y: Float[np.ndarray, " N"]) -> None:
         """Calibrate the model and set the fitted attributes."""
-        design = Design.from_columns(columns, self.fit_intercept)
         names = getattr(self, "feature_names_in_", [f"x{k}" for k in range(columns.shape[1])])
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
@@ -58,7 +58,7 @@ class LinearEstimator(BaseEstimator):
             columns,
             y,
             names=[str(name) for name in names],
-            call=self._source(int(seed)),
+            call=self._source(int(seed), design.weights is not None),
             level=self.level,
             region=self.region,
             method=self.method,
@@ -76,7 +76,12 @@ class LinearEstimator(BaseEstimator):
         self.coef_ = theta[1:] if self.fit_intercept else theta
         self.intercept_ = float(theta[0]) if self.fit_intercept else 0.0
 
-    def _source(self, seed: int) -> str:
+    def _design_of(self, columns: Float[np.ndarray, "N P"], sample_weight: object) -> Design:
+        """Return the design of validated columns, whose rows may have weights."""
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, columns, dtype=np.float64)
+        return Design.from_columns(columns, self.fit_intercept, weights)
+
+    def _source(self, seed: int, weighted: bool = False) -> str:
         """Return Python code that fits this estimator, with the parameters that differ from their defaults."""
         defaults = type(self)().get_params(deep=False)
         parameters = self.get_params(deep=False) | {"random_state": seed}
@@ -84,7 +89,8 @@ class LinearEstimator(BaseEstimator):
             f"{name}={python_source(value, name)}" for name, value in parameters.items() if value is not defaults[name]
         ]
         name = type(self).__name__
-        fit = f"result = {name}({', '.join(changed)}).fit(X, y).result_"
+        arguments = "X, y, sample_weight=weights" if weighted else "X, y"
+        fit = f"result = {name}({', '.join(changed)}).fit({arguments}).result_"
         imports = ["import calibayes as cb"] if "cb." in fit else []
         return "\n".join([*imports, f"from calibayes.estimators import {name}", "", fit])
 
@@ -146,3 +152,23 @@ class LinearEstimator(BaseEstimator):
         columns = validate_data(self, X, dtype=np.float64, reset=False)
         rows, inverse = np.unique(self._design.uncentred_matrix(columns), axis=0, return_inverse=True)
         return result.intervals(level, of=rows).bounds[inverse.reshape(-1)]
+
+
+def require_numeric(X: Any) -> None:
+    """Raise an error that names the columns of a data frame that are not numeric."""
+    if not hasattr(X, "columns"):
+        return
+    texts = [str(name) for name in X.columns if not _is_numeric(X[name])]
+    if texts:
+        raise ValueError(
+            f"X must hold numbers; these columns do not: {', '.join(texts)}. Encode them, for example by "
+            'sklearn.preprocessing.OneHotEncoder, or use calibayes.fit("y ~ C(column)", frame).'
+        )
+
+
+def _is_numeric(column: Any) -> bool:
+    """Return whether a column of a data frame can be converted to numbers, dates not among them."""
+    try:
+        return np.asarray(column).dtype.kind not in "mM" and np.asarray(column, np.float64).ndim == 1
+    except (TypeError, ValueError):
+        return False

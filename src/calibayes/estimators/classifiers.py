@@ -8,14 +8,14 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import validate_data
 
 from calibayes import losses
-from calibayes.estimators.base import LinearEstimator
+from calibayes.estimators.base import LinearEstimator, require_numeric
 from calibayes.losses import LinearLoss
 
 
 class Classifier(ClassifierMixin, LinearEstimator):
     """Base class of the classification estimators."""
 
-    def fit(self, X: object, y: object) -> "Classifier":
+    def fit(self, X: object, y: object, sample_weight: object = None) -> "Classifier":
         """Calibrate the model.
 
         Parameters
@@ -24,6 +24,8 @@ class Classifier(ClassifierMixin, LinearEstimator):
             Columns.
         y : array-like of shape (n_samples,)
             Labels of two classes.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weight of each row, as `weights` in `calibayes.calibrate`. Default: all one.
 
         Returns
         -------
@@ -35,6 +37,7 @@ class Classifier(ClassifierMixin, LinearEstimator):
         ValueError
             If y does not have exactly two classes.
         """
+        require_numeric(X)
         columns, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(labels)
         kind = type_of_target(labels, input_name="y")
@@ -43,7 +46,10 @@ class Classifier(ClassifierMixin, LinearEstimator):
         self.classes_ = np.unique(labels)
         if len(self.classes_) < 2:
             raise ValueError(f"y has only one class, {self.classes_[0]!r}: a classifier needs two.")
-        self._calibrate(columns, np.where(labels == self.classes_[1], 1.0, -1.0))
+        design = self._design_of(columns, sample_weight)
+        if design.weights is not None and len(np.unique(labels[design.weights > 0])) < 2:
+            raise ValueError("y has only one class where sample_weight is positive: a classifier needs two.")
+        self._calibrate(design, columns, np.where(labels == self.classes_[1], 1.0, -1.0))
         return self
 
     def decision_function(self, X: object) -> Float[np.ndarray, " N"]:

@@ -11,7 +11,7 @@ sizes and the ranges of all numbers are checked, for files that were not written
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -271,7 +271,7 @@ def _result(groups: dict[str, Dataset]) -> Result:
     region = _region(str(attrs["region"]), json.loads(attrs["region_arguments"]))
     if not isinstance(region, UnavailableRegion):
         region.check(len(names))
-    return Result(
+    result = Result(
         eta=float(attrs["eta"]),
         eta_se=float(attrs["eta_se"]),
         coverage=Coverage(round(float(attrs["coverage"]) * n_replicates), n_replicates),
@@ -288,8 +288,10 @@ def _result(groups: dict[str, Dataset]) -> Result:
         region=region,
         settings={str(name): StoredSetting(value) for name, value in json.loads(attrs["settings"]).items()},
         versions={name: str(attrs[name]) for name in versions()},
-        saved_intervals=_intervals(groups["intervals"], names, level) if "intervals" in groups else None,
     )
+    if "intervals" not in groups:
+        return result
+    return replace(result, saved_intervals=_intervals(groups["intervals"], names, level, result.means))
 
 
 def _curve(curve: Dataset, bootstrap: Dataset, level: float, n_populations: int) -> Curve:
@@ -315,7 +317,7 @@ def _trace(trace: Dataset) -> list[TraceRecord]:
     ]
 
 
-def _intervals(intervals: Dataset, names: list[str], level: float) -> Intervals:
+def _intervals(intervals: Dataset, names: list[str], level: float, means: np.ndarray) -> Intervals:
     status = [Status[name] for name in json.loads(intervals.attrs["status"])]
     diagnostics = [_decode_diagnostics(entries) for entries in json.loads(intervals.attrs["diagnostics"])]
     if not len(status) == len(diagnostics) == len(names):
@@ -328,6 +330,7 @@ def _intervals(intervals: Dataset, names: list[str], level: float) -> Intervals:
         eta_se=intervals["eta_se"].values,
         status=status,
         diagnostics=diagnostics,
+        means=means,
     )
 
 

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from calibayes._backend.distributed import processes_out_of_sync
 from calibayes._backend.rng import fold_key
 from calibayes._core.status import ABOUT_THE_CROSSING, ABOUT_THE_SAMPLER, Code, Diagnostic, Severity, Status
+from calibayes._core.weights import Weights
 from calibayes.bootstrap import Bootstrap
 from calibayes.methods.moments import DataDraws, Draws, LearningRate, is_far, matching_eta
 from calibayes.model import GibbsModel
@@ -64,7 +65,7 @@ class Method(eqx.Module):
 
     name: ClassVar[str]
 
-    def check(self, model: GibbsModel, bootstrap: Bootstrap | None, shape: str | None) -> None:
+    def check(self, model: GibbsModel, bootstrap: Bootstrap | None, shape: str | None, weights: Weights | None) -> None:
         """Raise an error if the method cannot be used with the other arguments, before anything is compiled.
 
         Parameters
@@ -75,6 +76,8 @@ class Method(eqx.Module):
             The bootstrap; None for counts in an array.
         shape : str or None
             Shape of the posterior.
+        weights : Weights or None
+            Weights of the observations; None if all are one.
 
         Raises
         ------

@@ -96,7 +96,7 @@ class HolmesWalker(Formula):
             raise TypeError(f"simulate must be a function (key, theta, datum); got {display(simulate)}.")
         self.simulate = None if simulate is None else static(simulate)
 
-    def check(self, model, bootstrap, shape):  # noqa: ARG002
+    def check(self, model, bootstrap, shape, weights):  # noqa: ARG002
         loss = model.loss
         known = isinstance(loss, Squared | Logistic)
         if not known and not (isinstance(loss, Generic) and loss.sign == -1):
@@ -109,6 +109,8 @@ class HolmesWalker(Formula):
                 'method "holmes-walker" simulates from the likelihood: use '
                 "cb.methods.HolmesWalker(simulate), with a function simulate(key, theta, datum)."
             )
+        if weights is not None:
+            raise ValueError('method "holmes-walker" is not defined for weighted observations. Use weights=None.')
         if not hasattr(model.prior, "sample"):
             raise ValueError('method "holmes-walker" averages over the prior, which needs a method sample.')
         if isinstance(bootstrap, Cluster | Block):

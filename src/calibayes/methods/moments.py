@@ -23,12 +23,13 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Float, Int, PRNGKeyArray
 
 from calibayes._core.particles import Particles
 from calibayes._core.sandwich import influences_on
 from calibayes._core.target import Target
-from calibayes.bootstrap import Block, Bootstrap, Cluster
+from calibayes._core.weights import Weights
+from calibayes.bootstrap import Block, Bootstrap, Cluster, Stratified
 
 
 @dataclass(frozen=True)
@@ -158,12 +159,13 @@ def estimate_moments(target: Target, particles: Particles, eta: float, bootstrap
     coordinates, theta = (array.reshape(len(array), -1).astype(np.float64) for array in on_host[:2])
     weights = np.exp(on_host[2].astype(np.float64)).reshape(-1)
     n = int(target.counts.n)
+    observation_weights = host_weights(target)
 
     def moments_of(kept: np.ndarray) -> Moments:
         chosen = weights * kept
         influence, inverse_hessian = influences_on(target, coordinates, theta, chosen / chosen.sum(), eta)
         values = np.asarray(jax.device_get(influence.values), np.float64)[:, :n]
-        sandwich = sum_of_outer_products(values, bootstrap)
+        sandwich = sum_of_outer_products(values, bootstrap, observation_weights)
         if not (np.isfinite(sandwich).all() and np.trace(sandwich) > 0):
             raise ValueError(
                 "the losses do not vary with the parameters near the estimate, so the learning rate cannot be computed "
@@ -177,8 +179,18 @@ def estimate_moments(target: Target, particles: Particles, eta: float, bootstrap
     return MomentEstimates(moments_of(everything), left_out)
 
 
+def host_weights(target: Target) -> Weights | None:
+    """Return the weights of the observations of a target on the host; None if all are one."""
+    if target.weights is None:
+        return None
+    n = int(target.counts.n)
+    on_host = jax.device_get((target.weights.values, target.weights.units))
+    values, units = (leaf.reshape(-1)[:n].astype(np.float64) for leaf in on_host)
+    return Weights(values, repeats=bool((units == 1).all()))
+
+
 def sum_of_outer_products(
-    influences: Float[np.ndarray, "K N"], bootstrap: Bootstrap | None
+    influences: Float[np.ndarray, "K N"], bootstrap: Bootstrap | None, weights: Weights | None = None
 ) -> Float[np.ndarray, "K K"]:
     """Return the sampling covariance of the sum of all influences, with the dependence that the bootstrap preserves.
 
@@ -188,12 +200,25 @@ def sum_of_outer_products(
         Influence of every observation on the posterior means of the K parameters.
     bootstrap : Bootstrap or None
         `Cluster`: sums over clusters. `Block`: sums over all blocks of consecutive observations, which is the
-        estimator of Newey and West with triangular weights. Others: independent observations.
+        estimator of Newey and West with triangular weights. `Stratified` and `Cluster` with strata: products around the
+        means of the strata. Others: independent observations.
+    weights : Weights or None
+        Weights of the observations. Default: None, all one.
     """
     if isinstance(bootstrap, Cluster):
+        values = influences if weights is None else influences * weights.values
         groups = np.asarray(bootstrap.groups)
-        sums = np.stack([np.bincount(groups, row, bootstrap.n_groups) for row in influences])
-        return sums @ sums.T
+        sums = np.stack([np.bincount(groups, row, bootstrap.n_groups) for row in values])
+        return sums @ sums.T if bootstrap.sizes is None else _within_strata(sums, _strata_of_groups(bootstrap.sizes))
+    if weights is not None and not isinstance(bootstrap, Block | Stratified):
+        influences = influences * np.sqrt(weights.values * weights.units)
+    elif weights is not None and weights.repeats and bootstrap is not None:
+        repeats = weights.values.astype(int)
+        influences, bootstrap = np.repeat(influences, repeats, axis=1), bootstrap.repeated(repeats)
+    elif weights is not None:
+        influences = influences * weights.values
+    if isinstance(bootstrap, Stratified):
+        return _within_strata(influences, np.asarray(bootstrap.strata))
     if isinstance(bootstrap, Block):
         n, length = influences.shape[1], int(bootstrap.length)
         wrapped = np.concatenate([influences, influences[:, : length - 1]], 1) if bootstrap.circular else influences
@@ -201,6 +226,19 @@ def sum_of_outer_products(
         sums = totals[:, length:] - totals[:, :-length]
         return sums @ sums.T * (n / (length * sums.shape[1]))
     return influences @ influences.T
+
+
+def _strata_of_groups(sizes: tuple[int, ...]) -> Int[np.ndarray, " G"]:
+    """Return the index of each cluster's stratum. Clusters of a stratum have consecutive indices."""
+    return np.repeat(np.arange(len(sizes)), sizes)
+
+
+def _within_strata(values: Float[np.ndarray, "K U"], strata: Int[np.ndarray, " U"]) -> Float[np.ndarray, "K K"]:
+    """Return the unbiased covariance of the sum of independent units, drawn within strata of two or more."""
+    sizes = np.bincount(strata)
+    means = np.stack([np.bincount(strata, row) / sizes for row in values])
+    centred = (values - means[:, strata]) * np.sqrt(sizes / (sizes - 1))[strata]
+    return centred @ centred.T
 
 
 class Draws(NamedTuple):
@@ -236,9 +274,10 @@ class DataDraws:
     key: PRNGKeyArray | None = None
 
     @property
-    def n(self) -> int:
-        """Number of observations."""
-        return int(self.target.counts.n)
+    def n(self) -> float:
+        """Number of observations, the total of their weights."""
+        weights = host_weights(self.target)
+        return float(self.target.counts.n) if weights is None else float(weights.values.sum())
 
     @cached_property
     def moments(self) -> MomentEstimates:

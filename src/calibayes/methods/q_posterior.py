@@ -22,8 +22,9 @@ from calibayes._backend.functions import host_array
 from calibayes._core.particles import host_moments
 from calibayes._core.scores import observation_scores
 from calibayes._core.target import Target
+from calibayes._core.weights import Weights
 from calibayes.bootstrap import Bootstrap
-from calibayes.methods.moments import DataDraws, require_full_rank, sum_of_outer_products
+from calibayes.methods.moments import DataDraws, host_weights, require_full_rank, sum_of_outer_products
 from calibayes.methods.reported import DrawsMethod, Reported, generator, on_data, unconstrained
 from calibayes.methods.studentized import require_derivative
 
@@ -135,7 +136,7 @@ def _log_density(
     target: Target, theta: Float[np.ndarray, "M K"], bootstrap: Bootstrap | None
 ) -> Float[np.ndarray, " M"]:
     """Return the logarithm of the density of the Q-posterior, up to a constant; minus infinity beyond the bounds."""
-    n = int(target.counts.n)
+    n, weights = int(target.counts.n), host_weights(target)
     points = host_array(theta.T)
     z = unconstrained(target, points)
     inside = np.isfinite(z).all(0)
@@ -148,11 +149,13 @@ def _log_density(
     for part in np.array_split(chosen, -(-len(chosen) // size)):
         scores = np.asarray(jax.device_get(observation_scores(target, points[:, part])), np.float64)[:, :n]
         for index, score in zip(part, scores, strict=True):
-            values[index] = log_prior[index] + log_normal_density(score, bootstrap)
+            values[index] = log_prior[index] + log_normal_density(score, bootstrap, weights)
     return values
 
 
-def log_normal_density(scores: Float[np.ndarray, "N K"], bootstrap: Bootstrap | None) -> float:
+def log_normal_density(
+    scores: Float[np.ndarray, "N K"], bootstrap: Bootstrap | None, weights: Weights | None = None
+) -> float:
     """Return the normal log-density of the sum of the gradients, up to a constant; minus infinity if J is singular.
 
     Parameters
@@ -161,9 +164,12 @@ def log_normal_density(scores: Float[np.ndarray, "N K"], bootstrap: Bootstrap | 
         Gradients of the losses of single observations.
     bootstrap : Bootstrap or None
         The bootstrap, which states how observations depend on each other.
+    weights : Weights or None
+        Weights of the observations. Default: None, all one.
     """
-    total = scores.sum(0)
-    covariance = sum_of_outer_products((scores - scores.mean(0)).T, bootstrap)
+    shares = np.ones(len(scores)) if weights is None else weights.values
+    total = shares @ scores
+    covariance = sum_of_outer_products((scores - total / shares.sum()).T, bootstrap, weights)
     sign, log_determinant = np.linalg.slogdet(covariance)
     if sign <= 0 or not np.isfinite(log_determinant):
         return -np.inf

@@ -83,7 +83,7 @@ class DrawsMethod(Method):
         Reported
         """
 
-    def check(self, model, bootstrap, shape):  # noqa: ARG002
+    def check(self, model, bootstrap, shape, weights):  # noqa: ARG002
         if shape is not None:
             raise ValueError(f'method "{self.name}" has draws with a shape of their own. Use shape=None.')
 

@@ -100,12 +100,14 @@ class SafeBayes(Formula):
             raise ValueError(f"grid must have at least two different learning rates; got {display(grid)}.")
         self.variant, self.grid = variant, tuple(chosen)
 
-    def check(self, model, bootstrap, shape):  # noqa: ARG002
+    def check(self, model, bootstrap, shape, weights):  # noqa: ARG002
         if isinstance(bootstrap, Cluster | Block):
             raise ValueError(
                 'method "safe-bayes" predicts one observation from those before it, which must be independent. It is '
                 f"not available for bootstrap.{type(bootstrap).__name__}."
             )
+        if weights is not None:
+            raise ValueError('method "safe-bayes" is not defined for weighted observations. Use weights=None.')
         if not hasattr(model.prior, "sample"):
             raise ValueError('method "safe-bayes" starts from draws of the prior, which needs a method sample.')
 
@@ -136,7 +138,7 @@ class SafeBayes(Formula):
         target = draws.target
         if target.mesh is not None:
             raise ValueError('method "safe-bayes" needs a single device.')
-        n = draws.n
+        n = int(target.counts.n)
         lengths = np.unique(np.linspace(0, n - 1, min(n, CONFIG.max_prefixes)).round().astype(int))
         return _predictive_losses(fold_key(draws.key, _STREAM), target, lengths, self.grid, self.variant == "I-log")
 

@@ -24,7 +24,7 @@ from calibayes._backend.arguments import display
 from calibayes._core.particles import Particles
 from calibayes._core.sandwich import influences_on
 from calibayes.methods.base import draw_near_matching
-from calibayes.methods.moments import Moments, matching_eta, require_full_rank, sum_of_outer_products
+from calibayes.methods.moments import Moments, host_weights, matching_eta, require_full_rank, sum_of_outer_products
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.solver import Solver
 
@@ -69,7 +69,8 @@ def with_sandwich_shape(solver: Solver, problem: CoverageProblem) -> CoveragePro
     require_near_normal(z, weights)
     influence, inverse_hessian = influences_on(problem.target, z, z, weights, eta)
     values = np.asarray(jax.device_get(influence.values), np.float64)[:, : int(problem.target.counts.n)]
-    moments = Moments(inverse_hessian, sum_of_outer_products(values, problem.bootstrap))
+    sandwich = sum_of_outer_products(values, problem.bootstrap, host_weights(problem.target))
+    moments = Moments(inverse_hessian, sandwich)
     return replace(problem, shape=sandwich_map(moments))
 
 

@@ -30,9 +30,9 @@ from calibayes._core.particles import Particles, host_moments
 from calibayes._core.scores import cluster_score_products, observation_scores, score_products
 from calibayes._core.status import Status
 from calibayes._core.target import Target
-from calibayes.bootstrap import Block, Bootstrap, Cluster
+from calibayes.bootstrap import Block, Bootstrap, Cluster, Stratified
 from calibayes.methods.base import Method, draws_on_data, stay_at, with_earlier_run
-from calibayes.methods.moments import DataDraws, LearningRate, sum_of_outer_products
+from calibayes.methods.moments import DataDraws, LearningRate, host_weights, sum_of_outer_products
 from calibayes.solve.bracket import Bracket
 from calibayes.solve.iterate import Iterate
 from calibayes.solve.marginals import marginal_curves
@@ -92,12 +92,14 @@ class StudentizedGPC(Method):
 
     name: ClassVar[str] = "gpc-studentized"
 
-    def check(self, model, bootstrap, shape):  # noqa: ARG002
+    def check(self, model, bootstrap, shape, weights):  # noqa: ARG002
         if isinstance(bootstrap, Block):
             raise ValueError(
                 f'method "{self.name}" is not available for bootstrap.Block: the counts of a replicate '
                 'do not determine its blocks. Use method="matching" or "gpc".'
             )
+        if isinstance(bootstrap, Stratified) or (isinstance(bootstrap, Cluster) and bootstrap.sizes is not None):
+            raise ValueError(f'method "{self.name}" is not available with strata. Use method="matching" or "gpc".')
 
     def rate(
         self, curve: Curve, level: float, moments: "ReplicateMoments", vector: Float[np.ndarray, " K"] | None
@@ -243,7 +245,7 @@ def require_derivative(name: str, problem: CoverageProblem, draws: DataDraws) ->
     mean = _mean_of(problem.target, draws.candidates[0].particles)
     if isinstance(problem.bootstrap, Block):
         gradients = observation_scores(data, host_array(mean[:, None]))[0, : int(data.counts.n)]
-        scores = sum_of_outer_products(np.asarray(gradients, np.float64).T, problem.bootstrap)
+        scores = sum_of_outer_products(np.asarray(gradients, np.float64).T, problem.bootstrap, host_weights(data))
     else:
         scores = _score_products(name, data, mean[:, None], problem.bootstrap)[0]
     by_derivative = float(np.trace(moments.inverse_hessian @ scores))

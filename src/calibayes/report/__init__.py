@@ -162,29 +162,35 @@ def _grade_class(grade: Grade) -> str:
 
 def _parameter_table(result: Result, intervals: Intervals | None) -> str:
     level = percent(result.level)
-    columns = ["parameter", "mean", "sd", f"{level} interval at joint η"]
+    columns = ["parameter", "mean"]
     if intervals is not None:
-        columns += [f"calibrated {level} interval", "individual η"]
+        columns += [f"{level} interval", "standard error", "η of the interval"]
+    columns += ["sd at joint η", f"{level} interval at joint η"]
     rows = []
     for k, (name, (low, high)) in enumerate(zip(result.names, result.marginal_intervals(), strict=True)):
-        cells = [f"{result.means[k]:.4g}", f"{result.draws[:, k].std():.4g}", f"{low:.4g} to {high:.4g}"]
+        cells = [f"{result.means[k]:.4g}"]
         if intervals is not None:
             note = "" if intervals.converged[k] else " (not converged)"
             cells.append("{:.4g} to {:.4g}".format(*intervals.bounds[k]) + note)
+            cells.append(f"{intervals.standard_errors[k]:.4g}")
             cells.append(f"{intervals.eta[k]:.4g} ± {intervals.eta_se[k]:.2g}")
+        cells += [f"{result.draws[:, k].std():.4g}", f"{low:.4g} to {high:.4g}"]
         rows.append(f'<tr><th scope="row">{_escape(name)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>')
     head = "".join(f'<th scope="col">{column}</th>' for column in columns)
     return f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(rows) + "\n</tbody>"
 
 
 def _table_note(intervals: Intervals | None) -> str:
-    note = (
-        "Mean, standard deviation and interval at joint η describe the posterior at the learning rate above. One "
-        "learning rate does not calibrate every marginal interval. "
-    )
     if intervals is None:
-        return note + "<code>result.intervals()</code> calibrates the interval of each parameter individually."
-    return note + "Calibrated intervals use the posterior at the individual η that calibrates the respective interval."
+        return (
+            "All columns describe the posterior at the learning rate above, which does not calibrate every marginal "
+            "interval. <code>result.intervals()</code> calibrates the interval of each parameter individually."
+        )
+    return (
+        "The interval of each parameter is calibrated individually, at the η in its row; the standard error is its "
+        "width divided by that of a standard normal interval. Columns at joint η describe the posterior at the "
+        "learning rate above, which does not calibrate every marginal interval."
+    )
 
 
 def _comparison_section(comparison: Comparison) -> str:

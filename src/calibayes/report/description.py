@@ -104,7 +104,13 @@ def _model(result: Result) -> str:
         )
     if result.model is None:
         return sizes
-    return f"The risk is the sum over observations of {_loss(result.model.loss)}; {_prior(result.model.prior)} {sizes}"
+    risk = f"The risk is the {_sum(result)} over observations of {_loss(result.model.loss)}"
+    return f"{risk}; {_prior(result.model.prior)} {sizes}"
+
+
+def _sum(result: Result) -> str:
+    kinds = {"repetitions": "sum, weighted by numbers of repetitions,", "survey": "weighted sum"}
+    return kinds.get(str(result.settings.get("weights")).strip("'"), "sum")
 
 
 def _loss(loss: object) -> str:
@@ -155,8 +161,11 @@ def _bootstrap(result: Result) -> str:
             return "replicates of the Poisson bootstrap"
         case bootstraps.Block(length=length):
             return f"replicates of the block bootstrap (blocks of {length} observations)"
-        case bootstraps.Cluster(n_groups=n_groups):
-            return f"replicates of the cluster bootstrap ({n_groups} clusters)"
+        case bootstraps.Cluster(n_groups=n_groups, sizes=sizes):
+            strata = "" if sizes is None else f" in {len(sizes)} strata"
+            return f"replicates of the cluster bootstrap ({n_groups} clusters{strata})"
+        case bootstraps.Stratified(sizes=sizes):
+            return f"bootstrap replicates, drawn within {len(sizes)} strata"
         case bootstraps.Multinomial(size=int(size)):
             return f"bootstrap replicates of {size:,} observations each"
         case StoredSetting():

@@ -149,7 +149,7 @@ def _options(result: Result) -> dict[str, str]:
         "max_iterations": 100,
         "max_seconds": None,
     }
-    options = {"draws": "draws"} if settings.get("draws") else {}
+    options = {name: name for name in ("draws", "weights") if settings.get(name)}
     options |= {
         "level": python_source(float(result.level)),
         "region": _region_source(result.region),

@@ -260,7 +260,8 @@ def draw_and_weight(
     theta = proposal.centre[:, :, None] + np.moveaxis(host_factor(proposal.scale) @ z, 1, 0)
     evaluated = jax.device_get(evaluate(target, host_array(theta)))
     log_t = -0.5 * (CONFIG.df + dim) * np.log1p(np.square(z).sum(1) / CONFIG.df)
-    log_density = -eta * evaluated.risk.astype(np.float64) + evaluated.log_prior
+    with np.errstate(invalid="ignore"):
+        log_density = -eta * evaluated.risk.astype(np.float64) + evaluated.log_prior
     log_weights = np.where(np.isfinite(log_density), log_density - log_t, -np.inf)
     return WeightedDraws(evaluated.theta, evaluated.risk, evaluated.log_prior, log_weights)
 

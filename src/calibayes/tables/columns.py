@@ -9,11 +9,13 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from calibayes.cli.tables import DataFrame, Series, is_numeric
+from calibayes.tables.files import DataFrame, Series, is_numeric
+from calibayes.tables.wording import option
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,31 @@ class MessageConfig:
 
 
 CONFIG = MessageConfig()
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Names of the columns that describe the sampling of the rows, and are not predictors."""
+
+    cluster: str | None = None
+    """Column with cluster labels."""
+    weights: str | None = None
+    """Column with weights."""
+    strata: str | None = None
+    """Column with stratum labels."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of these columns."""
+        return [name for name in (self.cluster, self.weights, self.strata) if name is not None]
+
+    def select(self, frame: DataFrame) -> dict[str, Any]:
+        """Return the values of these columns, by the names of the attributes of a `Selection`."""
+        return {
+            "groups": None if self.cluster is None else frame[self.cluster],
+            "strata": None if self.strata is None else frame[self.strata],
+            "weights": None if self.weights is None else _weights(frame[self.weights], self.weights),
+        }
 
 
 @dataclass(frozen=True)
@@ -44,6 +71,10 @@ class Selection:
     intercept: bool
     groups: Series | None
     """Cluster labels of the rows as a pandas series; None without clusters."""
+    weights: Float[np.ndarray, " N"] | None
+    """Weights of the rows; None without weights."""
+    strata: Series | None
+    """Stratum labels of the rows as a pandas series; None without strata."""
     notes: list[str]
     """Sentences about rows and columns that were dropped."""
 
@@ -55,7 +86,7 @@ def select_columns(
     columns: str | None = None,
     formula: str | None = None,
     intercept: bool = True,
-    cluster: str | None = None,
+    roles: Roles | None = None,
     drop_missing: bool = False,
     allow_python: bool = False,
 ) -> Selection:
@@ -68,13 +99,13 @@ def select_columns(
     target : str or None
         Name of the target; None if the formula has a left side.
     columns : str or None
-        Names of the predictors, separated by commas. Default: all columns but target and cluster.
+        Names of the predictors, separated by commas. Default: all columns but the target and those of `roles`.
     formula : str or None
         Formula in place of `columns`.
     intercept : bool
         Whether the model has an intercept; with a formula, the formula decides.
-    cluster : str or None
-        Column with cluster labels.
+    roles : Roles or None
+        Columns with clusters, weights and strata. Default: none.
     drop_missing : bool
         Whether to drop rows with missing values instead of raising an error.
     allow_python : bool
@@ -96,20 +127,19 @@ def select_columns(
             raise ValueError('--no-intercept cannot be combined with --formula: write "y ~ 0 + a".')
     elif allow_python:
         raise ValueError("--allow-python is an option for --formula.")
-    for name in (target, cluster):
-        if name is not None:
-            require_columns(frame, [name])
+    roles = Roles() if roles is None else roles
+    require_columns(frame, [*([] if target is None else [target]), *roles.names])
     if formula is not None:
-        from calibayes.cli.formulas import select_by_formula
+        from calibayes.tables.formulas import select_by_formula
 
-        return select_by_formula(frame, target, formula, cluster, drop_missing, allow_python)
+        return select_by_formula(frame, target, formula, roles, drop_missing, allow_python)
     if target is None:
         raise ValueError(f"--target must name the column to predict: one of {_list(frame.columns)}.")
-    return _select_by_name(frame, target, columns, intercept, cluster, drop_missing)
+    return _select_by_name(frame, target, columns, intercept, roles, drop_missing)
 
 
 def _select_by_name(
-    frame: DataFrame, target: str, columns: str | None, intercept: bool, cluster: str | None, drop_missing: bool
+    frame: DataFrame, target: str, columns: str | None, intercept: bool, roles: Roles, drop_missing: bool
 ) -> Selection:
     if columns is not None:
         names = [name.strip() for name in next(csv.reader([columns], skipinitialspace=True), [])]
@@ -117,13 +147,13 @@ def _select_by_name(
         if target in names:
             raise ValueError(f"--columns contains the target {target!r}, which cannot be a predictor: remove it.")
     else:
-        names = [name for name in frame.columns if name not in (target, cluster)]
+        names = [name for name in frame.columns if name not in (target, *roles.names)]
     _require_numeric(frame, target, names)
-    frame, row_notes = drop_incomplete_rows(frame, [target, *names, *([cluster] if cluster else [])], drop_missing)
+    frame, row_notes = drop_incomplete_rows(frame, [target, *names, *roles.names], drop_missing)
     values = frame[names].to_numpy(float).reshape(len(frame), len(names))
     names, values, column_notes = drop_constant_columns(names, values, intercept)
-    groups = None if cluster is None else frame[cluster]
-    return Selection(target, frame[target], names, values, intercept, groups, row_notes + column_notes)
+    notes = row_notes + column_notes
+    return Selection(target, frame[target], names, values, intercept, notes=notes, **roles.select(frame))
 
 
 def drop_incomplete_rows(frame: DataFrame, names: Iterable[str], drop_missing: bool) -> tuple[DataFrame, list[str]]:
@@ -142,12 +172,13 @@ def drop_incomplete_rows(frame: DataFrame, names: Iterable[str], drop_missing: b
     described = _list([f"{name} ({n})" for name, n in counts.items()])
     if not drop_missing:
         raise ValueError(
-            f"{n_rows} of {len(frame)} rows have missing values, in {described}. Drop these rows with --drop-missing, "
-            "or impute the values first."
+            f"{n_rows} of {len(frame)} rows have missing values, in {described}. Drop these rows with "
+            f"{option('--drop-missing')}, or impute the values first."
         )
     if n_rows > len(frame) - 2:
         raise ValueError(
-            f"--drop-missing leaves {len(frame) - n_rows} of {len(frame)} rows; values are missing in {described}."
+            f"{option('--drop-missing')} leaves {len(frame) - n_rows} of {len(frame)} rows; values are missing in "
+            f"{described}."
         )
     return frame[~missing.any(axis=1)], [f"dropped {n_rows} of {len(frame)} rows, with missing values in {described}"]
 
@@ -183,7 +214,7 @@ def numeric_target(y: Series, name: str) -> Float[np.ndarray, " N"]:
         examples = ", ".join(map(repr, _texts(y)[0][:2]))
         raise ValueError(
             f"the target {name!r} must be numeric; it has values such as {examples}. For two classes use "
-            "--loss logistic or --loss hinge."
+            f"{option('--loss logistic')} or {option('--loss hinge')}."
         )
     values = y.to_numpy(float)
     if not np.isfinite(values).all():
@@ -214,12 +245,15 @@ def class_target(y: Series, name: str, positive: str | None) -> tuple[Float[np.n
     if len(values) > 2:
         raise ValueError(
             f"the target {name!r} must have two classes for this loss; it has {len(values)}: {_list(labels)}. To "
-            f'compare one class with the others, use --formula "I({_quote(name)} == {_literal(values[-1])}) ~ .".'
+            f"compare one class with the others, use {option('--formula')} "
+            f'"I({_quote(name)} == {_literal(values[-1])}) ~ .".'
         )
     if positive is None:
         positive = labels[1]
     if positive not in labels:
-        raise ValueError(f"--positive must be a class of {name!r}, {labels[0]} or {labels[1]}; got {positive}.")
+        raise ValueError(
+            f"{option('--positive')} must be a class of {name!r}, {labels[0]} or {labels[1]}; got {positive}."
+        )
     index = labels.index(positive)
     return np.where((y == values[index]).to_numpy(bool), 1.0, -1.0), [labels[1 - index], positive]
 
@@ -233,6 +267,12 @@ def require_columns(frame: DataFrame, names: Iterable[str]) -> None:
         close = [columns[match] for match in get_close_matches(name.lower(), columns, n=3)]
         hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"The columns are {_list(frame.columns)}."
         raise ValueError(f"there is no column {name!r}. {hint}")
+
+
+def _weights(column: Series, name: str) -> Float[np.ndarray, " N"]:
+    if not is_numeric(column):
+        raise ValueError(f"{option('--weights')}: column {name!r} is not numeric.")
+    return column.to_numpy(float)
 
 
 def _require_numeric(frame: DataFrame, target: str, names: Sequence[str]) -> None:

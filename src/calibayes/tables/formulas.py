@@ -1,8 +1,9 @@
 """Select target and predictors from a table by a formula, with the package formulaic.
 
 formulaic runs the Python expressions of a formula by `eval`. A formula may come from someone else, as a table may, so
-that its expressions are replaced by names before formulaic parses it, and are computed by `calibayes.cli.expressions`,
-which allows a fixed list of functions. Only with `allow_python`, formulaic receives the formula as it is.
+that its expressions are replaced by names before formulaic parses it, and are computed by
+`calibayes.tables.expressions`, which allows a fixed list of functions. Only with `allow_python`, formulaic receives the
+formula as it is.
 """
 
 import math
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibayes._backend.memory import require_memory
-from calibayes.cli.columns import Selection, drop_constant_columns, drop_incomplete_rows, require_columns
-from calibayes.cli.expressions import ALLOWED, Expression, parse_expression, shorten
-from calibayes.cli.tables import DataFrame
+from calibayes.tables.columns import Roles, Selection, drop_constant_columns, drop_incomplete_rows, require_columns
+from calibayes.tables.expressions import Expression, allowed, parse_expression, shorten
+from calibayes.tables.files import DataFrame
+from calibayes.tables.wording import option
 
 if TYPE_CHECKING:
     from formulaic import SimpleFormula
@@ -63,22 +65,22 @@ class ParsedFormula:
 
 
 def select_by_formula(
-    frame: DataFrame, target: str | None, formula: str, cluster: str | None, drop_missing: bool, allow_python: bool
+    frame: DataFrame, target: str | None, formula: str, roles: Roles, drop_missing: bool, allow_python: bool
 ) -> Selection:
     """Return the target and the predictors of a formula; see `columns.select_columns`."""
     try:
         import formulaic  # noqa: F401
     except ImportError as error:
-        raise ImportError("--formula needs formulaic: pip install 'calibayes[tables]'.") from error
-    others = [name for name in frame.columns if name not in (target, cluster)]
+        raise ImportError("a formula needs formulaic: pip install 'calibayes[tables]'.") from error
+    others = [name for name in frame.columns if name not in (target, *roles.names)]
     parsed = (_parse_with_python if allow_python else _parse)(formula, frame, others)
     predicted = _target_name(target, parsed.left)
     is_column = predicted in frame.columns
-    used = [*([predicted] if is_column else []), *parsed.columns, *([cluster] if cluster else [])]
+    used = [*([predicted] if is_column else []), *parsed.columns, *roles.names]
     frame, row_notes = drop_incomplete_rows(frame, used, drop_missing)
     y = frame[predicted] if is_column else _model_matrix(parsed.left or [], frame, parsed).squeeze(axis=1)
     if y.ndim != 1:
-        raise ValueError(f"--formula: the target {predicted} has {y.shape[1]} columns; it must have one.")
+        raise ValueError(f"{option('--formula')}: the target {predicted} has {y.shape[1]} columns; it must have one.")
     matrix = _model_matrix(parsed.right, frame, parsed)
     names = [str(name) for name in matrix.columns]
     with _formulaic_errors(frame):
@@ -88,19 +90,21 @@ def select_by_formula(
         values = np.delete(values, names.index("Intercept"), axis=1)
         names.remove("Intercept")
     names, values, column_notes = drop_constant_columns(names, values, intercept)
-    groups = None if cluster is None else frame[cluster]
-    return Selection(predicted, y, names, values, intercept, groups, row_notes + column_notes)
+    notes = row_notes + column_notes
+    return Selection(predicted, y, names, values, intercept, notes=notes, **roles.select(frame))
 
 
 def _parse(formula: str, frame: DataFrame, others: Sequence[str]) -> ParsedFormula:
     """Parse a formula whose expressions are all allowed; "." means all `others` that the left side does not use."""
     if len(formula) > CONFIG.max_length:
-        raise ValueError(f"--formula is longer than {CONFIG.max_length:,} characters. Use . for all other columns.")
+        raise ValueError(
+            f"{option('--formula')} is longer than {CONFIG.max_length:,} characters. Use . for all other columns."
+        )
     if formula.rstrip().endswith("~"):
-        raise ValueError('--formula has no right side. For a model with only an intercept write "y ~ 1".')
+        raise ValueError(f'{option("--formula")} has no right side. For a model with only an intercept write "y ~ 1".')
     if "``" in formula or "{}" in formula:
         # formulaic would ignore them.
-        raise ValueError("--formula has empty backticks or braces. Remove them.")
+        raise ValueError(f"{option('--formula')} has empty backticks or braces. Remove them.")
     text, expressions = _replace_expressions(formula, frame)
     left, right = _parse_terms(text, frame, others)
     on_left = _columns(left or [], expressions)
@@ -135,7 +139,7 @@ def _replace_expressions(formula: str, frame: DataFrame) -> tuple[str, dict[str,
             text, position = f"{text}{formula[position : token.source_start]}`{name}`", token.source_end + 1
     text += formula[position:]
     if any(token.kind.value == "python" for token in tokenize(text)):
-        raise ValueError(f"--formula: {shorten(formula)} is not allowed. {ALLOWED}")
+        raise ValueError(f"{option('--formula')}: {shorten(formula)} is not allowed. {allowed()}")
     return text, expressions
 
 
@@ -144,16 +148,20 @@ def _check_token(token: Token, formula: str, frame: DataFrame) -> Expression | N
     kind = token.kind.value
     if kind == "python":
         if formula[token.source_start] == "{":
-            raise ValueError(f"--formula: {{{shorten(token.token)}}} is not allowed: write I(...). {ALLOWED}")
+            raise ValueError(
+                f"{option('--formula')}: {{{shorten(token.token)}}} is not allowed: write I(...). {allowed()}"
+            )
         expression = parse_expression(token.token)
         require_columns(frame, sorted(expression.columns))
         if expression.text in frame.columns:
-            raise ValueError(f"--formula: {expression.text} is also the name of a column. Rename this column.")
+            raise ValueError(
+                f"{option('--formula')}: {expression.text} is also the name of a column. Rename this column."
+            )
         return expression
     if kind == "name":
         require_columns(frame, [token.token])
     elif kind == "value" and not re.fullmatch(r"\.|\d{1,15}(\.\d{0,15})?|\.\d{1,15}", token.token):
-        raise ValueError(f"--formula: {shorten(token.token)} is not a term. {ALLOWED}")
+        raise ValueError(f"{option('--formula')}: {shorten(token.token)} is not a term. {allowed()}")
     return None
 
 
@@ -169,7 +177,7 @@ def _parse_terms(formula: str, frame: DataFrame, others: Sequence[str]) -> tuple
     left, right = getattr(parsed, "lhs", None), getattr(parsed, "rhs", parsed)
     has_one_target = left is None or (isinstance(left, SimpleFormula) and len(left) == 1)
     if not (isinstance(right, SimpleFormula) and has_one_target):
-        raise ValueError('--formula must predict one column, as in "y ~ a + b".')
+        raise ValueError(f'{option("--formula")} must predict one column, as in "y ~ a + b".')
     return left, right
 
 
@@ -257,7 +265,7 @@ def _require_memory_for_matrix(side: SimpleFormula, frame: DataFrame) -> None:
     n_columns = sum(math.prod(_min_width(factor.expr, frame) for factor in term.factors) for term in side)
     description = f"a matrix of {len(frame):,} rows and {n_columns:,} columns"
     remedy = "Use columns with fewer categories, or merge rare categories."
-    require_memory("--formula", 2 * 8 * len(frame) * n_columns, description, remedy)
+    require_memory(option("--formula"), 2 * 8 * len(frame) * n_columns, description, remedy)
 
 
 def _min_width(factor: str, frame: DataFrame) -> int:
@@ -278,4 +286,4 @@ def _formulaic_errors(frame: DataFrame) -> Iterator[None]:
         # An error message of formulaic is its only account of an undefined variable.
         require_columns(frame, re.findall(r"NameError: (?:`|name ')([^`']+)[`']", str(error)))
         message = " ".join(re.sub(r"\x1b\[[\d;]*m|[⧛⧚]", "", str(error)).split())
-        raise ValueError(f"--formula: {message or type(error).__name__}") from None
+        raise ValueError(f"{option('--formula')}: {message or type(error).__name__}") from None

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibayes.cli.tables import DataFrame
+from calibayes.tables.files import DataFrame
+from calibayes.tables.wording import option
 
 
 @dataclass(frozen=True)
@@ -102,12 +103,14 @@ _COMPARISONS: dict[type[ast.AST], Callable[..., object]] = {
 }
 _LITERAL_NODES = (ast.Constant, ast.List, ast.Tuple, ast.UnaryOp, ast.USub, ast.UAdd, ast.Load)
 
-ALLOWED = (
-    "A formula may contain column names, numbers, the formula operators, C(column), I(...) of arithmetic and "
-    f"comparisons, and the functions {', '.join([*_ELEMENTWISE, *list(_TRANSFORMS)[1:]])}. To run any Python "
-    "expression, add --allow-python; do so only for a formula that you trust."
-)
-"""Sentences of the error message about an expression that is not allowed."""
+
+def allowed() -> str:
+    """Return the sentences of the error message about an expression that is not allowed."""
+    return (
+        "A formula may contain column names, numbers, the formula operators, C(column), I(...) of arithmetic and "
+        f"comparisons, and the functions {', '.join([*_ELEMENTWISE, *list(_TRANSFORMS)[1:]])}. To run any Python "
+        f"expression, add {option('--allow-python')}; do so only for a formula that you trust."
+    )
 
 
 @dataclass(frozen=True)
@@ -147,13 +150,13 @@ def parse_expression(text: str) -> Expression:
         If the expression is not valid or not allowed.
     """
     if len(text) > CONFIG.max_length:
-        raise ValueError(f"--formula: {shorten(text)} is longer than {CONFIG.max_length:,} characters.")
+        raise ValueError(f"{option('--formula')}: {shorten(text)} is longer than {CONFIG.max_length:,} characters.")
     code, aliases = _replace_quoted_names(text)
     if unicodedata.normalize("NFKC", code) != code:
         # Python would normalize the names, and could so refer to another column.
         raise ValueError(
-            f"--formula: {shorten(text)} has characters that are equivalent to others. Quote the column names in "
-            "backticks."
+            f"{option('--formula')}: {shorten(text)} has characters that are equivalent to others. Quote the column "
+            "names in backticks."
         )
     try:
         with warnings.catch_warnings():
@@ -161,11 +164,11 @@ def parse_expression(text: str) -> Expression:
             tree = ast.parse(code, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else "it is not valid"
-        raise ValueError(f"--formula: {shorten(text)} cannot be parsed: {reason}.") from None
+        raise ValueError(f"{option('--formula')}: {shorten(text)} cannot be parsed: {reason}.") from None
     compiler = _Compiler(aliases)
     evaluate = compiler.compile_factor(tree)
     if not compiler.columns:
-        raise ValueError(f"--formula: {shorten(text)} has no column.")
+        raise ValueError(f"{option('--formula')}: {shorten(text)} has no column.")
     return Expression(compiler.source(tree), frozenset(compiler.columns), evaluate)
 
 
@@ -229,11 +232,11 @@ class _Compiler:
             text = shorten(self.source(node))
         except (RecursionError, ValueError):
             text = "a part of the formula"
-        return ValueError(f"--formula: {text} is not allowed. {ALLOWED}")
+        return ValueError(f"{option('--formula')}: {text} is not allowed. {allowed()}")
 
     def _compile(self, node: ast.expr, depth: int) -> Evaluate:
         if depth > CONFIG.max_depth:
-            raise ValueError(f"--formula: an expression has more than {CONFIG.max_depth} levels.")
+            raise ValueError(f"{option('--formula')}: an expression has more than {CONFIG.max_depth} levels.")
         match node:
             case ast.Constant():
                 return self._number(node)
@@ -259,7 +262,7 @@ class _Compiler:
         except OverflowError:
             number = np.inf
         if not np.isfinite(number) or number != node.value:
-            raise ValueError(f"--formula: the number {shorten(self.source(node))} is too large.")
+            raise ValueError(f"{option('--formula')}: the number {shorten(self.source(node))} is too large.")
         return lambda _: number
 
     def _column(self, name: str) -> Evaluate:
@@ -341,7 +344,8 @@ class _Compiler:
             size = options.get(name)
             if size is not None and not (type(size) is int and size <= CONFIG.max_columns):
                 raise ValueError(
-                    f"--formula: {name} in {shorten(self.source(node))} must be at most {CONFIG.max_columns}."
+                    f"{option('--formula')}: {name} in {shorten(self.source(node))} must be at most "
+                    f"{CONFIG.max_columns}."
                 )
         return options
 

@@ -1,20 +1,25 @@
 """The result of a calibration."""
 
-from collections.abc import Sequence
+import warnings
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
-from numpy.typing import DTypeLike
+from jaxtyping import Float, Int
 
-from calibayes._backend.text import align, printable
+from calibayes._backend.fork import is_forked_after_start
+from calibayes._backend.text import align, html_table, printable
+from calibayes._backend.warnings import CalibrationWarning
 from calibayes._core.curve import Coverage as Coverage
 from calibayes._core.curve import Curve
 from calibayes._core.status import Diagnostic, Severity, Status, worst
 from calibayes.model import GibbsModel
 from calibayes.regions import Region
+from calibayes.result.intervals import Intervals as Intervals
+from calibayes.result.intervals import describe as describe
+from calibayes.result.intervals import percent, standard_errors
 from calibayes.solve.iterate import TraceRecord as TraceRecord
 
 if TYPE_CHECKING:
@@ -24,91 +29,6 @@ _NO_PARTICLES = "this result was copied or loaded, without its particles"
 _RECALIBRATE = (
     "Run `calibrate` again (the call is at the end of the HTML report) and call this method before saving the result."
 )
-
-
-def describe(status: Status, diagnostics: Sequence[Diagnostic]) -> str:
-    """Return the status and the diagnostics as one line of sentences."""
-    return " ".join([status.value, *(diagnostic.message for diagnostic in diagnostics)])
-
-
-@dataclass(frozen=True, repr=False)
-class Intervals:
-    """Marginal credible intervals, each calibrated at its own learning rate.
-
-    `numpy.asarray(intervals)` has shape (K, 2).
-
-    Attributes
-    ----------
-    names : list of str
-        Names of the parameters.
-    level : float
-        Level of the intervals.
-    bounds : ndarray of shape (K, 2)
-        Lower and upper bounds.
-    eta : ndarray of shape (K,)
-        Learning rate at which each interval is calibrated.
-    eta_se : ndarray of shape (K,)
-        Standard errors of these learning rates.
-    status : list of Status
-        How the search for each learning rate ended.
-    diagnostics : list of list of Diagnostic
-        Findings about each of them.
-
-    Examples
-    --------
-    >>> intervals = result.intervals()
-    >>> np.asarray(intervals).shape
-    (2, 2)
-    """
-
-    names: list[str]
-    level: float
-    bounds: Float[np.ndarray, "K 2"]
-    eta: Float[np.ndarray, " K"]
-    eta_se: Float[np.ndarray, " K"]
-    status: list[Status]
-    diagnostics: list[list[Diagnostic]]
-
-    @property
-    def converged(self) -> Bool[np.ndarray, " K"]:
-        """Whether each interval can be relied on."""
-        return np.array([status.is_success for status in self.status], bool)
-
-    @property
-    def messages(self) -> list[str]:
-        """Status and diagnostics of each interval as text."""
-        return [describe(*pair) for pair in zip(self.status, self.diagnostics, strict=True)]
-
-    def to_frame(self) -> Any:
-        """Convert to a pandas data frame.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One row per parameter with the columns low, high, eta, eta_se and converged.
-
-        Examples
-        --------
-        >>> list(result.intervals().to_frame().columns)
-        ['low', 'high', 'eta', 'eta_se', 'converged']
-        """
-        import pandas as pd
-
-        columns = {"low": self.bounds[:, 0], "high": self.bounds[:, 1], "eta": self.eta, "eta_se": self.eta_se}
-        return pd.DataFrame(columns | {"converged": self.converged}, index=pd.Index(self.names, name="parameter"))
-
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.bounds, dtype=dtype)
-
-    def __repr__(self) -> str:
-        percent = _percent(self.level)
-        table = [["", f"{percent} low", f"{percent} high", "eta", "se"]]
-        for name, bounds, eta, error in zip(self.names, self.bounds, self.eta, self.eta_se, strict=True):
-            table.append([name, *(f"{v:.4g}" for v in (*bounds, eta)), f"{error:.2g}"])
-        failed = [
-            f"NOT CONVERGED: {printable(self.names[k])}: {self.messages[k]}" for k in np.flatnonzero(~self.converged)
-        ]
-        return printable("\n".join([*align(table), *failed]), multiline=True)
 
 
 @dataclass(frozen=True, repr=False)
@@ -347,7 +267,14 @@ class Result:
             f"Result(eta = {self.eta:.4g} +- {self.eta_se:.2g}, coverage = {self.coverage!r} "
             f"of {self.level:g} {self.region.name} sets, {len(self.trace)} iterations){state}"
         )
+        if self.computed_intervals is not None:
+            table = "\n".join(align(self._table(self.computed_intervals)))
+            text = f"{table}\n{text}"
         return printable(text, multiline=True)
+
+    def _repr_html_(self) -> str:
+        intervals = self._displayed_intervals()
+        return html_table(self._table(intervals), "", *self._head(), *self._notes(intervals))
 
     @property
     def means(self) -> Float[np.ndarray, " K"]:
@@ -370,8 +297,55 @@ class Result:
         tail = (1 - self.level) / 2
         return np.quantile(self.draws, [tail, 1 - tail], axis=0).T
 
+    @property
+    def params(self) -> Any:
+        """Posterior means: a pandas series if the parameters were named and pandas is installed, else an array."""
+        return self._labelled(self.means)
+
+    @property
+    def bse(self) -> Any:
+        """Calibrated standard errors: widths of `conf_int()` over the width of a standard normal interval.
+
+        A pandas series if the parameters were named and pandas is installed, else an array.
+        """
+        return self._labelled(self.intervals().standard_errors)
+
+    def conf_int(self, alpha: float | None = None) -> Any:
+        """Return the interval of each parameter, calibrated at its own learning rate: the bounds of `intervals()`.
+
+        Parameters
+        ----------
+        alpha : float or None
+            One minus the level. Default: that of this result.
+
+        Returns
+        -------
+        pandas.DataFrame or ndarray of shape (K, 2)
+            A data frame with the columns low and high if the parameters were named and pandas is installed, else an
+            array. `numpy.asarray` of both has shape (K, 2).
+
+        Examples
+        --------
+        >>> np.asarray(result.conf_int()).shape
+        (2, 2)
+        """
+        return self._labelled(self.intervals(None if alpha is None else 1 - alpha).bounds)
+
+    def _labelled(self, values: np.ndarray) -> Any:
+        """Return one value, or one pair of bounds, per parameter as a pandas object if the parameters have names."""
+        if self.names == [f"theta[{k}]" for k in range(len(self.names))] or find_spec("pandas") is None:
+            return values
+        import pandas as pd
+
+        if values.ndim == 1:
+            return pd.Series(values, index=self.names)
+        return pd.DataFrame(values, index=self.names, columns=["low", "high"])
+
     def summary(self) -> str:
-        """Return a table of the calibration and of the calibrated posterior, as text.
+        """Return a table of the calibration, with the interval of each parameter at its own learning rate, as text.
+
+        The intervals are computed at the first call. A result that did not converge, or that lost its particles before
+        they were computed, shows the intervals at the joint learning rate.
 
         Returns
         -------
@@ -382,20 +356,57 @@ class Result:
         >>> print(result.summary().splitlines()[0].split()[0])
         learning
         """
-        percent = _percent(self.level)
-        table = [["", "mean", "sd", f"{percent} low", f"{percent} high"]]
-        intervals = self.marginal_intervals()
-        for k, name in enumerate(self.names):
-            table.append([name, *(f"{v:.4g}" for v in (self.means[k], self.draws[:, k].std(), *intervals[k]))])
-        head = [
-            f"learning rate   {self.eta:.4g} (standard error {self.eta_se:.2g})",
-            f"coverage        {self.coverage!r} for {percent} {self.region.name} sets",
+        intervals = self._displayed_intervals()
+        lines = [*self._head(), "", *align(self._table(intervals)), "", *self._notes(intervals)]
+        return printable("\n".join(lines), multiline=True)
+
+    def _displayed_intervals(self) -> "Intervals | None":
+        """Return the calibrated intervals; None if the result did not converge or cannot compute them."""
+        if self.calibration is None or not self.converged or is_forked_after_start():
+            return self.computed_intervals
+        with warnings.catch_warnings():
+            # The findings are displayed with the table.
+            warnings.simplefilter("ignore", CalibrationWarning)
+            return self.intervals()
+
+    def _head(self) -> list[str]:
+        level, region = percent(self.level), self.region.name
+        return [
+            f"learning rate   {self.eta:.4g} (standard error {self.eta_se:.2g}) for joint {level} {region} sets",
+            f"coverage        {self.coverage!r} of these sets",
             f"status          {'converged' if self.converged else 'NOT CONVERGED'}. {self.status.value}",
             *(f"{finding.severity.name.lower():<15} {finding.message}" for finding in self.diagnostics),
-            "",
         ]
-        note = "All intervals are at this one learning rate; result.intervals() calibrates each one separately."
-        return printable("\n".join([*head, *align(table), "", note]), multiline=True)
+
+    def _table(self, intervals: "Intervals | None") -> list[list[str]]:
+        """Return the rows of the summary; with joint intervals if there are no calibrated ones."""
+        bounds = self.marginal_intervals() if intervals is None else intervals.bounds
+        columns = [self.means, standard_errors(bounds, self.level), *bounds.T]
+        head = ["mean", "se", f"{percent(self.level)} low", f"{percent(self.level)} high"]
+        names = list(self.names)
+        if intervals is not None:
+            head, columns = [*head, "eta"], [*columns, intervals.eta]
+            labels = zip(names, intervals.converged, strict=True)
+            names = [name if converged else f"{name} (not converged)" for name, converged in labels]
+        rows = zip(names, *columns, strict=True)
+        return [["", *head], *([name, *(f"{value:.4g}" for value in values)] for name, *values in rows)]
+
+    def _notes(self, intervals: "Intervals | None") -> list[str]:
+        """Return sentences about the table, and the findings about single intervals."""
+        if intervals is None:
+            return ["All intervals are at the one learning rate above, which does not calibrate each of them."]
+        notes = [
+            "Each interval is calibrated at the eta in its row; se is its width over that of a standard normal one."
+        ]
+        names_of: dict[Diagnostic, list[str]] = {}
+        for name, findings in zip(intervals.names, intervals.diagnostics, strict=True):
+            for finding in findings:
+                if finding.severity >= Severity.WARNING and finding not in self.diagnostics:
+                    names_of.setdefault(finding, []).append(name)
+        about = (
+            f"{one.severity.name.lower():<15} {', '.join(names)}: {one.message}" for one, names in names_of.items()
+        )
+        return [*notes, *about]
 
     def to_datatree(self) -> Any:
         """Convert to an ArviZ DataTree: posterior, risk of the draws, critical levels of the replicates, trace.
@@ -443,7 +454,3 @@ class Result:
         from calibayes.report import write
 
         return write(self, path, title=title)
-
-
-def _percent(level: float) -> str:
-    return f"{level:.0%}" if round(level * 100) == level * 100 else f"{level:.1%}"

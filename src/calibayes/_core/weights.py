@@ -1,0 +1,61 @@
+r"""Weights of the observations.
+
+The data have the risk $\sum_i w_i\,r_i(\theta)$. Integer weights are numbers of repetitions: an observation of weight
+two is two observations. Other weights, such as survey weights, multiply the risk of one observation, and a bootstrap
+replicate that draws it c times has its risk c w times. The two differ in the sandwich covariance
+
+$$ J = \sum_i w_i u_i\,g_i g_i^\top, $$
+
+where $u_i$, the weight of one unit that is drawn, is 1 for repeated observations and $w_i$ for others.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float
+
+
+class Weights(NamedTuple):
+    """Validated weights.
+
+    Attributes
+    ----------
+    values : ndarray of shape (N,)
+        One weight per observation, not negative.
+    repeats : bool
+        Whether the weights are integers, numbers of repetitions.
+    """
+
+    values: Float[np.ndarray, " N"]
+    repeats: bool
+
+    @property
+    def kind(self) -> str:
+        """Kind of weights, "repetitions" or "survey"."""
+        return "repetitions" if self.repeats else "survey"
+
+    @property
+    def n_resampled(self) -> int:
+        """Number of observations that are resampled, with repetitions."""
+        return int(self.values.sum()) if self.repeats else len(self.values)
+
+    @property
+    def units(self) -> Float[np.ndarray, " N"]:
+        """Weight of one drawn unit of each observation."""
+        return np.ones(len(self.values)) if self.repeats else self.values
+
+
+class ObservationWeights(eqx.Module):
+    """Weights in the blocks of a target.
+
+    Attributes
+    ----------
+    values : Array of shape (G, L)
+        Weight of every observation.
+    units : Array of shape (G, L)
+        Weight of one drawn unit of every observation.
+    """
+
+    values: Float[Array, "G L"]
+    units: Float[Array, "G L"]

@@ -1,0 +1,148 @@
+"""`fit`: a linear model of a data frame, given by a formula."""
+
+import inspect
+from dataclasses import replace
+from typing import Any
+
+from calibayes import losses
+from calibayes._backend.arguments import display
+from calibayes.losses import LinearLoss
+from calibayes.result import Result
+from calibayes.tables.columns import Roles, select_columns
+from calibayes.tables.files import DataFrame
+from calibayes.tables.linear import LinearModel
+from calibayes.tables.wording import python_wording
+
+
+def fit(
+    formula: str,
+    frame: DataFrame,
+    *,
+    loss: str | LinearLoss = "quantile",
+    tau: float | None = None,
+    delta: float | None = None,
+    positive: str | None = None,
+    missing: str = "raise",
+    weights: object = None,
+    cluster: str | None = None,
+    strata: str | None = None,
+    bootstrap: object = None,
+    allow_python: bool = False,
+    **options: Any,
+) -> Result:
+    """Fit a linear model to a data frame, with calibrated intervals of its coefficients.
+
+    The numbers are those of `calibayes fit` on the command line for the same table, options and seed.
+
+    Parameters
+    ----------
+    formula : str
+        Target and predictors, such as "y ~ x1 + C(group)". Columns of text are categories; "." means all other columns.
+    frame : pandas.DataFrame
+        The table. Polars frames are converted.
+    loss : str or LinearLoss
+        One of `calibayes.losses.names()`, or a loss of `calibayes.losses`. Default: "quantile".
+    tau : float, optional
+        Level of the quantile or expectile. Default: 0.5.
+    delta : float, optional
+        Residual size beyond which Huber's loss is linear. Default: 1.345 robust standard deviations of the
+        least-squares residuals.
+    positive : str, optional
+        Label of the positive class, for the losses "hinge" and "logistic". Default: the larger label.
+    missing : str
+        "raise" raises an error if a column of the model has missing values, "drop" leaves these rows out.
+        Default: "raise".
+    weights : str or array_like of shape (N,), optional
+        Weights of the rows, or the name of their column; see `calibayes.calibrate`. Default: all one.
+    cluster : str, optional
+        Column with groups of dependent rows, which the bootstrap resamples as a whole. Default: independent rows.
+    strata : str, optional
+        Column with strata, within which the bootstrap resamples rows or clusters. Default: none.
+    bootstrap : optional
+        As for `calibayes.calibrate`; with clusters or strata the number of replicates.
+    allow_python : bool
+        Whether expressions of the formula are run as Python, instead of allowing a list of functions. A formula can
+        then do anything on this computer. Default: False.
+    **options
+        Further arguments of `calibayes.calibrate`, such as `level`, `region`, `prior`, `seed` and `progress`. The
+        default prior is weak compared with the spread of the data.
+
+    Returns
+    -------
+    Result
+        The calibration, for the original columns. `result.settings["notes"]` says which rows and columns were dropped.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is invalid, values are missing, or the target does not suit the loss.
+    ImportError
+        If pandas or formulaic is not installed (`pip install 'calibayes[tables]'`).
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> import pandas as pd
+    >>> X, y = cb.datasets.median_regression(n=60)
+    >>> frame = pd.DataFrame({"x": X[:, 1], "y": y})
+    >>> cb.fit("y ~ x", frame, bootstrap=100, sampler="transport", progress=False).names
+    ['intercept', 'x']
+    """
+    if missing not in ("drop", "raise"):
+        raise ValueError(f'missing must be "drop" or "raise"; got {display(missing)}.')
+    if isinstance(loss, LinearLoss) and (tau is not None or delta is not None):
+        raise ValueError("tau and delta are for losses by name; set them in the loss object.")
+    with python_wording():
+        linear_loss = losses.named(loss, tau=tau, delta=delta) if not isinstance(loss, LinearLoss) else loss
+        frame, weight_column = _with_weights(_as_pandas(frame), weights)
+        roles = Roles(cluster, weight_column, strata)
+        selection = select_columns(
+            frame, None, formula=formula, roles=roles, drop_missing=missing == "drop", allow_python=allow_python
+        )
+        default_delta = isinstance(loss, str) and loss == "huber" and delta is None
+        model = LinearModel.of(selection, linear_loss, positive, default_delta)
+    given: dict[str, Any] = {"loss": loss, "tau": tau, "delta": delta, "positive": positive, "missing": missing}
+    given |= {"weights": weights, "cluster": cluster, "strata": strata, "bootstrap": bootstrap}
+    call = _source(formula, given | {"allow_python": allow_python} | options)
+    result = model.calibrate(bootstrap=bootstrap, call=call, **options)
+    return replace(result, settings=result.settings | {"notes": selection.notes})
+
+
+def _source(formula: str, arguments: dict[str, Any]) -> str:
+    """Return the source of the call, with the arguments that differ from their defaults."""
+    from calibayes.report.source import python_source
+
+    defaults = {name: parameter.default for name, parameter in inspect.signature(fit).parameters.items()}
+    changed = [
+        f"{name}={python_source(value, name)}"
+        for name, value in arguments.items()
+        if name != "progress" and value is not defaults.get(name, inspect.Parameter.empty)
+    ]
+    call = f"result = cb.fit({', '.join([python_source(formula), 'frame', *changed])})"
+    return f"import calibayes as cb\n\n{call}"
+
+
+def _as_pandas(frame: Any) -> DataFrame:
+    """Return a copy of the table as a pandas data frame whose column names are strings."""
+    if hasattr(frame, "to_pandas"):
+        frame = frame.to_pandas()
+    if not (hasattr(frame, "columns") and hasattr(frame, "isna")):
+        raise TypeError(f"frame must be a pandas or polars data frame; got {type(frame).__name__}.")
+    frame = frame.copy(deep=False)
+    frame.columns = [str(name) for name in frame.columns]
+    repeated = frame.columns[frame.columns.duplicated()]
+    if len(repeated):
+        raise ValueError(f"frame has more than one column {repeated[0]!r}: rename them.")
+    return frame
+
+
+def _with_weights(frame: DataFrame, weights: Any) -> tuple[DataFrame, str | None]:
+    """Return the table with the weights in a column, and the name of that column."""
+    if weights is None or isinstance(weights, str):
+        return frame, weights
+    if len(weights) != len(frame):
+        raise ValueError(f"weights must hold one number for each of {len(frame)} rows; got {len(weights)}.")
+    name = "weights"
+    while name in frame.columns:
+        name += "_"
+    return frame.assign(**{name: list(weights)}), name

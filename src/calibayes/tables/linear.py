@@ -1,0 +1,116 @@
+"""A linear model of a table: from selected columns and the name of a loss to a calibration.
+
+`calibayes.fit` and the command line run the same steps, so that they give the same numbers.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from calibayes import bootstrap as bootstraps
+from calibayes import losses
+from calibayes.design import Design
+from calibayes.losses import LinearLoss
+from calibayes.result import Result
+from calibayes.samplers import Transport
+from calibayes.tables.columns import Selection, class_target, numeric_target
+from calibayes.tables.wording import option
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """A linear model of selected columns of a table.
+
+    Attributes
+    ----------
+    selection : Selection
+        The columns.
+    loss : LinearLoss
+        The loss.
+    y : ndarray of shape (N,)
+        Response; -1 and 1 for a loss of two classes.
+    classes : list of str or None
+        Labels of the classes -1 and 1; None for other losses.
+    design : Design
+        Centring and scaling of the columns.
+    """
+
+    selection: Selection
+    loss: LinearLoss
+    y: Float[np.ndarray, " N"]
+    classes: list[str] | None
+    design: Design
+
+    @staticmethod
+    def of(selection: Selection, loss: LinearLoss, positive: str | None, default_delta: bool) -> "LinearModel":
+        """Return the model of a loss.
+
+        Parameters
+        ----------
+        selection : Selection
+            The columns.
+        loss : LinearLoss
+            The loss.
+        positive : str or None
+            Label of the positive class.
+        default_delta : bool
+            Whether the threshold of Huber's loss is computed from the residuals.
+
+        Raises
+        ------
+        ValueError
+            If the target does not suit the loss, or there are too few rows.
+        """
+        y, classes = _target_values(loss, selection, positive)
+        _require_rows(len(y), selection.columns.shape[1] + selection.intercept)
+        design = Design.from_columns(selection.columns, selection.intercept, selection.weights)
+        if default_delta:
+            loss = losses.Huber(design.default_huber_delta(selection.columns, y))
+        return LinearModel(selection, loss, y, classes, design)
+
+    def calibrate(self, *, bootstrap: object, call: str, **options: Any) -> Result:
+        """Calibrate the model, with the clusters and strata of the selection; see `Design.calibrate`."""
+        scheme = self._bootstrap(bootstrap)
+        selection = self.selection
+        return self.design.calibrate(
+            self.loss, selection.columns, self.y, names=selection.names, call=call, bootstrap=scheme, **options
+        )
+
+    def _bootstrap(self, bootstrap: object) -> object:
+        groups, strata = self.selection.groups, self.selection.strata
+        if groups is None and strata is None:
+            return bootstrap
+        number = Transport.default_replicates if bootstrap is None else bootstrap
+        if not isinstance(number, int | np.integer):
+            raise ValueError("bootstrap must be a number of replicates if there are clusters or strata.")
+        number = int(number)
+        if groups is None:
+            return bootstraps.Stratified(number, strata)
+        return bootstraps.Cluster(number, groups, strata)
+
+
+def _target_values(
+    loss: LinearLoss, selection: Selection, positive: str | None
+) -> tuple[Float[np.ndarray, " N"], list[str] | None]:
+    """Return the target as numbers, or as -1 and 1 with the labels of these two classes."""
+    if loss.margin:
+        return class_target(selection.y, selection.target, positive)
+    if positive is not None:
+        raise ValueError(f"{option('--positive')} is for the losses hinge and logistic, whose target has two classes.")
+    return numeric_target(selection.y, selection.target), None
+
+
+def _require_rows(n_rows: int, n_coefficients: int) -> None:
+    """Raise an error if a bootstrap replicate would have fewer distinct rows than coefficients.
+
+    A replicate contains a share 1 - 1/e = 63% of the rows on average.
+    """
+    required = math.ceil(n_coefficients / (1 - math.exp(-1))) + 1
+    if n_rows < required:
+        raise ValueError(
+            f"{n_rows} rows are too few for {n_coefficients} coefficients: bootstrap replicates would not determine "
+            f"all of them. Use at least {required} rows, or fewer columns."
+        )
