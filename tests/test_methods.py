@@ -1,5 +1,6 @@
 """Methods that set the learning rate, on heteroscedastic least squares, where all of them have closed forms."""
 
+import jax
 import numpy as np
 import pytest
 from scipy import stats
@@ -196,6 +197,19 @@ def test_dependent_observations_are_summed_before_the_outer_product():
     np.testing.assert_allclose(
         sum_of_outer_products(influences, cb.bootstrap.Block(10, length=1)), sum_of_outer_products(influences, None)
     )
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_outer_products_within_strata_are_the_covariance_of_the_bootstrap(clustered):
+    """The variance of sums of influences times counts, with strata of two and three units; by 20,000 replicates."""
+    influences = np.random.default_rng(0).normal(size=(2, 10))
+    units, strata = np.repeat(np.arange(5), 2), np.repeat([0, 1], [4, 6])
+    bootstrap = cb.bootstrap.Cluster(20_000, units, strata) if clustered else cb.bootstrap.Stratified(20_000, strata)
+    sums = np.asarray(bootstrap.counts(jax.random.key(0), 10), float) @ influences.T
+    centred = sums - influences.sum(1)
+    products = centred[:, :, None] * centred[:, None, :]
+    error = products.std(0) / len(sums) ** 0.5
+    assert (np.abs(products.mean(0) - sum_of_outer_products(influences, bootstrap)) < 5 * error).all()
 
 
 def test_matching_uses_the_clusters_of_the_bootstrap():
