@@ -278,6 +278,19 @@ def test_labels_state_parameters_that_are_not_the_default():
     assert label(cb.methods.BayesBag(0.5)) == "bayesbag(0.5)"
 
 
+def test_gradients_of_the_check_loss_are_not_averaged_over_the_posterior():
+    """J is X'X / 4 exactly: covariances of draws and losses would give a quarter less for 50 observations."""
+    x, y = cb.datasets.median_regression(50, seed=0)
+    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    options = {"sampler": cb.Transport(n_particles=M), "bootstrap": 50, "seed": 0, "progress": False}
+    estimates = cb.calibrate(model, (x, y), method="matching", **options).calibration.draws.moments
+    hessian = np.linalg.inv(estimates.moments.inverse_hessian)
+    np.testing.assert_allclose(hessian @ estimates.moments.sandwich @ hessian, x.T @ x / 4, rtol=1e-4)
+    assert estimates.uses_derivative
+    by_derivative, by_covariance = estimates.traces
+    assert by_covariance < 0.95 * by_derivative
+
+
 @pytest.mark.slow
 def test_moments_of_median_regression_are_those_of_normal_errors():
     """H is f(0) X'X with the normal density f, and J is X'X / 4.

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from calibayes._backend.devices import SHARDED, UNSHARDED, sum_over_devices
+from calibayes._backend.devices import SHARDED, UNSHARDED, map_over_devices, sum_over_devices
 from calibayes._backend.jit import jit
 from calibayes._core.counts import fold_blocks
 from calibayes._core.loss import LinearLoss
@@ -135,7 +135,7 @@ def score_sums(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> Float
 
 @jit
 def observation_scores(target: Target, theta: Float[Array | np.ndarray, "K S"]) -> Float[Array, "S N K"]:
-    """Return the gradient of every loss at several parameters, on a single device. Padding is included.
+    """Return the gradient of every loss at several parameters, without weights. Padding is included.
 
     Parameters
     ----------
@@ -144,6 +144,11 @@ def observation_scores(target: Target, theta: Float[Array | np.ndarray, "K S"]) 
     theta : Array of shape (K, S)
         Parameters.
     """
-    gradients_of = _gradients(target)
-    of_blocks = lambda point: jax.vmap(lambda block: gradients_of(block, point))(target.data)
-    return jax.lax.map(of_blocks, jnp.asarray(theta).T).reshape(theta.shape[1], -1, theta.shape[0])
+    gradients_of, points = _gradients(target), jnp.asarray(theta).T
+
+    def on_device(data):
+        # One block at a time, each at all points.
+        return jax.lax.map(lambda block: jax.vmap(lambda point: gradients_of(block, point))(points), data)
+
+    by_block = map_over_devices(target.mesh, on_device, target.data)
+    return jnp.moveaxis(by_block, 1, 0).reshape(len(points), -1, len(theta))

@@ -93,7 +93,7 @@ class QPosterior(DrawsMethod):
         target = problem.target
         if target.mesh is not None:
             raise ValueError('method "q-posterior" needs a single device.')
-        require_derivative(self.name, problem, draws)
+        require_derivative(self.name, draws)
         moments = draws.moments.moments
         require_full_rank(moments)
         centre = host_moments(target.constrained(draws.candidates[0].particles))[0].mean(1)

@@ -27,12 +27,12 @@ from calibayes._backend.distributed import processes_out_of_sync
 from calibayes._backend.functions import host_array
 from calibayes._core.curve import Curve, quantile_error, quantile_of
 from calibayes._core.particles import Particles, host_moments
-from calibayes._core.scores import cluster_score_products, observation_scores, score_products
+from calibayes._core.scores import cluster_score_products, score_products
 from calibayes._core.status import Status
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Bootstrap, Cluster, Stratified
 from calibayes.methods.base import Method, draws_on_data, stay_at, with_earlier_run
-from calibayes.methods.moments import DataDraws, LearningRate, host_weights, sum_of_outer_products
+from calibayes.methods.moments import DataDraws, LearningRate
 from calibayes.solve.bracket import Bracket
 from calibayes.solve.iterate import Iterate
 from calibayes.solve.marginals import marginal_curves
@@ -45,11 +45,6 @@ from calibayes.solve.verify import verify
 class StudentizedConfig:
     """Constants of the studentized calibration."""
 
-    max_ratio: float = 3.0
-    """The matching learning rate is computed in two ways: from derivatives of the losses, and from posterior
-    covariances between losses and parameters. If the two differ by more than this factor, the loss is rejected. They
-    agree up to Monte Carlo error for losses with a derivative almost everywhere; the derivative of a 0-1 loss is
-    zero."""
     max_moves: int = 4
     """Times that the particles are moved to the studentized learning rate. The Hessians are estimated from posteriors
     at the learning rate of the particles, and depend on it where posteriors are not normal; one move usually
@@ -124,12 +119,12 @@ class StudentizedGPC(Method):
         return _studentized(curve, level, moments.matching(vector), moments.dim if vector is None else 1)
 
     def solve(self, solver, problem, eta):
-        require_derivative(self.name, problem, draws_on_data(problem))
+        require_derivative(self.name, draws_on_data(problem))
         verified = verify(solver, solver.solve_from_initial(problem, eta))
         return replace(verified, solution=self._studentize(solver, verified.solution))
 
     def resolve(self, solver, problem, iterate, draws):
-        require_derivative(self.name, problem, draws)
+        require_derivative(self.name, draws)
         solver = replace(solver, rule=Bracket())
         if iterate.curve is not None and iterate.status is Status.CONVERGED:
             return self._studentize(solver, Solution(problem, iterate, ()))
@@ -221,15 +216,13 @@ def _score_products(
     return np.asarray(jax.device_get(products), np.float64)
 
 
-def require_derivative(name: str, problem: CoverageProblem, draws: DataDraws) -> None:
+def require_derivative(name: str, draws: DataDraws) -> None:
     """Raise an error if the derivative of the loss does not describe how the loss varies with the parameters.
 
     Parameters
     ----------
     name : str
         Name of the method that needs it.
-    problem : CoverageProblem
-        The problem.
     draws : DataDraws
         Draws on the data.
 
@@ -238,29 +231,14 @@ def require_derivative(name: str, problem: CoverageProblem, draws: DataDraws) ->
     ValueError
         If the matching learning rates with and without derivatives differ.
     """
-    # The derivative is compared before the draws are mapped to the shape of the sandwich.
-    unshaped = replace(draws, has_sandwich_shape=False) if draws.has_sandwich_shape else draws
-    moments = unshaped.moments.moments
-    data = problem.target.replicate(0)
-    mean = _mean_of(problem.target, draws.candidates[0].particles)
-    if isinstance(problem.bootstrap, Block):
-        gradients = observation_scores(data, host_array(mean[:, None]))[0, : int(data.counts.n)]
-        scores = sum_of_outer_products(np.asarray(gradients, np.float64).T, problem.bootstrap, host_weights(data))
-    else:
-        scores = _score_products(name, data, mean[:, None], problem.bootstrap)[0]
-    by_derivative = float(np.trace(moments.inverse_hessian @ scores))
-    by_covariance = float(np.trace(np.linalg.solve(moments.inverse_hessian, moments.sandwich)))
-    if not 1 / CONFIG.max_ratio < by_derivative / by_covariance < CONFIG.max_ratio:
-        raise ValueError(
-            f'method "{name}" needs a loss with a derivative. The derivative of this loss does not agree with its '
-            f"differences: tr(H^-1 J) is {by_derivative:.3g} by derivatives and {by_covariance:.3g} without. "
-            'Use method="gpc" or "matching".'
-        )
-
-
-def _mean_of(target: Target, particles: Particles) -> Float[np.ndarray, " K"]:
-    """Return the posterior mean of the parameters over all populations."""
-    return host_moments(target.constrained(particles))[0].mean(1)
+    if draws.moments.uses_derivative:
+        return
+    by_derivative, by_covariance = draws.moments.traces
+    raise ValueError(
+        f'method "{name}" needs a loss with a derivative. The derivative of this loss does not agree with its '
+        f"differences: tr(H^-1 J) is {by_derivative:.3g} by derivatives and {by_covariance:.3g} without. "
+        'Use method="gpc" or "matching".'
+    )
 
 
 def _is_within(rate: LearningRate, eta: float, distance: float) -> bool:
