@@ -365,3 +365,13 @@ def test_scikit_learn_checks(estimator, check, least_squares):
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=lambda estimator: EXACT_FIT)
 def test_scikit_learn_checks_with_calibrations(estimator, check):
     check(estimator)
+
+
+def test_method_and_shape_are_those_of_the_calibration(data):
+    """Cloned, written out as code, and used by the intervals."""
+    estimator = clone(GibbsRegressor(method="matching", shape="sandwich", **QUICK)).fit(*data)
+    result = estimator.result_
+    assert result.status is cb.Status.COMPUTED
+    assert result.settings["shape"] == "sandwich"
+    np.testing.assert_allclose(estimator.coef_eta_, estimator.eta_)
+    assert all(part in calibration_script(result) for part in ('method="matching"', 'shape="sandwich"'))

@@ -6,9 +6,12 @@ import pytest
 from scipy import stats
 
 import calibayes as cb
+from calibayes.compare import compare_with
+from calibayes.methods import label
 from calibayes.methods.moments import sum_of_outer_products
 from calibayes.methods.shape import require_near_normal
 from calibayes.methods.studentized import chi_squared_quantile
+from calibayes.report import write
 
 N, K, B, M = 96, 4, 400, 500
 MODEL = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=100.0))
@@ -229,7 +232,7 @@ def test_other_methods_are_saved_and_reported(matched, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "gcp"}, "method must be one of gpc, gpc-studentized, matching"),
+        ({"method": "gcp"}, "method must be one of gpc, gpc-studentized, gpc-double, matching"),
         ({"method": "fixed"}, r"use cb\.methods\.Fixed\(eta\)"),
         ({"shape": "round"}, 'shape must be None or "sandwich"'),
     ],
@@ -253,3 +256,56 @@ def test_chi_squared_quantile(dim):
     probabilities = np.array([0.5, 0.9, 0.95, 0.999])
     ours = [chi_squared_quantile(p, dim) for p in probabilities]
     np.testing.assert_allclose(ours, stats.chi2(dim).ppf(probabilities), rtol=0.03)
+
+
+def test_finished_calibration_is_compared_with_other_methods(matched, tmp_path):
+    """The method of the result comes first. The report contains the table."""
+    comparison = compare_with(matched, [cb.methods.Fixed(0.2)], seconds=1.5)
+    assert list(comparison) == ["matching", "fixed(0.2)"]
+    assert comparison["matching"] is matched
+    assert comparison.rows[0].seconds >= 1.5
+    page = write(matched, tmp_path / "page.html", comparison=comparison).read_text()
+    assert "Comparison of methods" in page
+    assert all(f">{text}</" in page for row in comparison.cells() for text in row if text)
+    loaded = cb.load(matched.save(tmp_path / "matched.nc"))
+    with pytest.raises(RuntimeError, match="no particles"):
+        compare_with(loaded)
+
+
+def test_labels_state_parameters_that_are_not_the_default():
+    assert label(cb.methods.SafeBayes()) == "safe-bayes"
+    assert label(cb.methods.SafeBayes("I-log", [0.5, 1.0])) == "safe-bayes(I-log, (0.5, 1.0))"
+    assert label(cb.methods.BayesBag(0.5)) == "bayesbag(0.5)"
+
+
+def test_gradients_of_the_check_loss_are_not_averaged_over_the_posterior():
+    """J is X'X / 4 exactly: covariances of draws and losses would give a quarter less for 50 observations."""
+    x, y = cb.datasets.median_regression(50, seed=0)
+    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    options = {"sampler": cb.Transport(n_particles=M), "bootstrap": 50, "seed": 0, "progress": False}
+    estimates = cb.calibrate(model, (x, y), method="matching", **options).calibration.draws.moments
+    hessian = np.linalg.inv(estimates.moments.inverse_hessian)
+    np.testing.assert_allclose(hessian @ estimates.moments.sandwich @ hessian, x.T @ x / 4, rtol=1e-4)
+    assert estimates.uses_derivative
+    by_derivative, by_covariance = estimates.traces
+    assert by_covariance < 0.95 * by_derivative
+
+
+@pytest.mark.slow
+def test_moments_of_median_regression_are_those_of_normal_errors():
+    """H is f(0) X'X with the normal density f, and J is X'X / 4.
+
+    Draws have an error of 2%. The risk of these data bends at about 300 residuals that are within a standard deviation
+    of the posterior of zero, so that its Hessian differs from the expected one by about 6%, and eta by as much.
+    """
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(100_000), rng.normal(size=(100_000, 2))])
+    y = x @ [1.0, 2.0, -1.0] + rng.normal(size=100_000)
+    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    result = cb.calibrate(model, (x, y), method="matching", bootstrap=50, seed=0, progress=False)
+    moments, gram, density = result.calibration.draws.moments.moments, x.T @ x, stats.norm.pdf(0)
+    hessian = np.linalg.inv(moments.inverse_hessian)
+    unit = np.sqrt(np.outer(np.diag(gram), np.diag(gram)))
+    np.testing.assert_allclose(hessian / (density * unit), gram / unit, atol=0.24)
+    np.testing.assert_allclose(hessian @ moments.sandwich @ hessian / (0.25 * unit), gram / unit, atol=0.1)
+    assert result.eta == pytest.approx(4 * density, rel=0.15)

@@ -110,9 +110,10 @@ def calibrate(
     region : str or Region
         Credible set: "hpd", "ellipsoid", "box", "simultaneous", or one of `calibayes.regions`. Default: "hpd".
     method : str or Method
-        How the learning rate is set: "gpc" solves for the coverage, "matching" and "lyddon-holmes-walker" are formulas,
-        or one of `calibayes.methods`. For all but "gpc" the coverage is reported, not solved for. Default:
-        "gpc".
+        How the learning rate is set: "gpc" solves for the coverage, "gpc-studentized" and "gpc-double" correct it for
+        few observations, "matching", "lyddon-holmes-walker", "holmes-walker" and "safe-bayes" compute the learning
+        rate, "bayesbag", "posterior-bootstrap" and "q-posterior" report draws of another distribution; or one of
+        `calibayes.methods`. For all but "gpc" the coverage is reported, not solved for. Default: "gpc".
     shape : str, optional
         "sandwich" maps the draws around their mean so that their covariance has the shape of the sandwich covariance
         (open-faced sandwich), and `method` sets the learning rate of the mapped posterior, so that the intervals of all
@@ -201,7 +202,7 @@ def calibrate(
     n_replicates = replicates.n_replicates if isinstance(replicates, Bootstrap) else len(replicates)
     check_n_particles(size, observations.dim, n_replicates)
     drawn_by = replicates if isinstance(replicates, Bootstrap) else None
-    method.check(drawn_by)
+    method.check(model, drawn_by, shape, observation_weights)
     check_estimate(estimate)
     search = _as_search(search, sampler)
     check_search_settings(level, tolerance, eta_init, max_iterations, n_replicates, search.uses_tolerance)

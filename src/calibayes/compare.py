@@ -14,7 +14,7 @@ from calibayes._backend.arguments import display
 from calibayes._backend.text import align, printable
 from calibayes._backend.warnings import CalibrationWarning
 from calibayes.calibrate import calibrate
-from calibayes.methods import GPC, Method, as_method
+from calibayes.methods import GPC, Method, as_method, label
 from calibayes.model import GibbsModel
 from calibayes.result import Intervals, Result
 
@@ -80,13 +80,13 @@ class Comparison:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, label: str) -> Result:
+    def __getitem__(self, name: str) -> Result:
         for row in self.rows:
-            if row.label == label:
+            if row.label == name:
                 if row.result is None:
-                    raise ValueError(f"method {label} has no result: {row.error}")
+                    raise ValueError(f"method {name} has no result: {row.error}")
                 return row.result
-        raise KeyError(label)
+        raise KeyError(name)
 
     def to_frame(self) -> Any:
         """Convert to a pandas data frame.
@@ -260,14 +260,14 @@ def compare_with(
     if calibration is None:
         raise RuntimeError("methods can be compared only with a result of this process: this one has no particles.")
     chosen = _check_methods(DEFAULT_METHODS if methods is None else methods)
-    own = _label(calibration.method)
-    if own not in map(_label, chosen):
+    own = label(calibration.method)
+    if own not in map(label, chosen):
         chosen = [calibration.method, *chosen]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)
         # The first row pays for the intervals of the result.
         known = _row(calibration.method, result, time.perf_counter() - seconds)
-        rows = [known if _label(method) == own else _follow(method, result) for method in chosen]
+        rows = [known if label(method) == own else _follow(method, result) for method in chosen]
     return Comparison(tuple(rows), result.level, tuple(result.names))
 
 
@@ -275,21 +275,15 @@ def _check_methods(methods: object) -> list[Method]:
     if isinstance(methods, str | Method) or not isinstance(methods, Sequence) or not len(methods):
         raise TypeError(f"methods must be a list of methods; got {display(methods)}.")
     chosen = [as_method(method) for method in methods]
-    labels = [_label(method) for method in chosen]
+    labels = [label(method) for method in chosen]
     if len(set(labels)) < len(labels):
         raise ValueError(f"methods must be different from each other; got {', '.join(labels)}.")
     return chosen
 
 
-def _label(method: Method) -> str:
-    """Return the name of a method, with its parameters."""
-    parameters = ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in vars(method).values())
-    return f"{method.name}({parameters})" if parameters else method.name
-
-
 def _row(method: Method, result: Result, started: float) -> ComparedMethod:
     intervals = result.intervals()
-    return ComparedMethod(_label(method), result, intervals, time.perf_counter() - started)
+    return ComparedMethod(label(method), result, intervals, time.perf_counter() - started)
 
 
 def _follow(method: Method, base: Result) -> ComparedMethod:
@@ -298,7 +292,8 @@ def _follow(method: Method, base: Result) -> ComparedMethod:
     calibration = base.calibration
     assert calibration is not None
     try:
-        method.check(calibration.inputs.bootstrap)
+        inputs = calibration.inputs
+        method.check(inputs.model, inputs.bootstrap, inputs.settings["shape"], inputs.weights)
         return _row(method, calibration.with_method(method).result(), started)
     except (ValueError, RuntimeError) as error:
-        return ComparedMethod(_label(method), None, None, time.perf_counter() - started, str(error))
+        return ComparedMethod(label(method), None, None, time.perf_counter() - started, str(error))

@@ -34,7 +34,7 @@ from calibayes.bootstrap import Bootstrap
 from calibayes.methods import Method
 from calibayes.methods.moments import DataDraws
 from calibayes.model import GibbsModel
-from calibayes.regions import Linear, Region, as_region, critical_levels
+from calibayes.regions import HPD, Ellipsoid, Linear, Region, as_region, critical_levels
 from calibayes.reparametrize import Reparametrization
 from calibayes.resampling import draw_counts
 from calibayes.result import Intervals, Result, describe
@@ -199,7 +199,10 @@ class Calibration:
         repaired = np.full(iterate.coverage.n_replicates + 1, self.fell_back)
         if iterate.info.repaired is not None:
             repaired |= iterate.info.repaired
-        draws, risk = _draw(inputs.key, problem.target.constrained(iterate.particles))
+        if iterate.reported is None:
+            draws, risk = _draw(inputs.key, problem.target.constrained(iterate.particles))
+        else:
+            draws, risk = _draw(inputs.key, problem.target.constrained(iterate.reported), share=1.0)
         result = Result(
             eta=iterate.eta,
             eta_se=iterate.eta_se,
@@ -245,7 +248,8 @@ class Calibration:
         solver = Solver(search, np.nan, self.max_iterations, Checkpoint(), Progress(), time.perf_counter())
         # The curve is that of the old region and level.
         same = region is self.problem.region and level == self.problem.level
-        known = self.iterate if same else replace(self.iterate, curve=None)
+        known = replace(self.iterate, reported=None)
+        known = known if same else replace(known, curve=None)
         solution = self.method.resolve(solver, problem, known, self.draws)
         iterate = self._inherit(solution.iterate)
         if all(finding.code is not Code.ROUNDING for finding in iterate.diagnostics):
@@ -335,6 +339,8 @@ class Calibration:
     def _bounds_at(self, eta: float, level: float, vector: np.ndarray) -> np.ndarray:
         """Return the interval of a combination on the data at a learning rate."""
         iterate = self.iterate
+        if iterate.reported is not None:
+            return self._quantiles(iterate.reported, level, vector)
         near = abs(np.log(eta / iterate.sampled_eta)) <= iterate.half_width
         particles = host_reweight(iterate.particles, eta - iterate.eta) if near else self._particles_at(eta)
         return self._quantiles(particles, level, vector)
@@ -426,6 +432,12 @@ class Calibration:
             raise ValueError(f"theta must be {target.dim} finite numbers; got {theta!r}.")
         if self.inputs.reparametrization is not None:
             point = self.inputs.reparametrization.invert(point)
+        reported = self.iterate.reported
+        if eta is None and reported is not None:
+            # Their density is not known.
+            region = Ellipsoid() if isinstance(self.problem.region, HPD) else self.problem.region
+            levels = critical_levels(target.replicate(0), reported, as_float(1.0), region, as_float(point))
+            return float(levels[0])
         eta = self.iterate.eta if eta is None else eta
         particles, target = self._particles_at(eta), target.replicate(0)
         if self.problem.shape is not None:
@@ -523,12 +535,14 @@ def _warn_of_marginals(names: list[str], marginals: list[_Marginal]) -> None:
     _warn(f"calibration of {name}{others}", first.status, first.diagnostics, stacklevel=6)
 
 
-def _draw(key: PRNGKeyArray, particles: Particles) -> tuple[Float[np.ndarray, "M K"], Float[np.ndarray, " M"]]:
+def _draw(
+    key: PRNGKeyArray, particles: Particles, share: float = CONFIG.draws_share
+) -> tuple[Float[np.ndarray, "M K"], Float[np.ndarray, " M"]]:
     """Return equally weighted draws on the data and their risks, by stratified resampling of the particles."""
     on_device = (particles.theta, particles.risk, particles.log_weights, jax.random.key_data(key))
     theta, risk, log_weights, seed = jax.device_get(on_device)
     weights = np.exp(log_weights[0].astype(np.float64))
-    n = min(CONFIG.max_draws, max(int(CONFIG.draws_share * len(weights)), CONFIG.min_draws))
+    n = min(CONFIG.max_draws, max(int(share * len(weights)), CONFIG.min_draws))
     rng = np.random.default_rng(seed)
     cdf = np.cumsum(weights)
     ancestors = np.searchsorted(cdf, (np.arange(n) + rng.uniform(size=n)) / n * cdf[-1], side="right")

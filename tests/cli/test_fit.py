@@ -21,6 +21,7 @@ from calibayes.cli import app, options
 from calibayes.cli import fit as fit_command
 from calibayes.cli.options import Loss, Region
 from calibayes.cli.output import FitSummary, print_summary
+from calibayes.compare import ComparedMethod
 from calibayes.design import Design
 from calibayes.methods import METHODS
 from calibayes.result import Intervals
@@ -428,3 +429,22 @@ def test_long_runs_are_announced_at_once(capsys):
         warnings.warn("something is wrong", cb.CalibrationWarning, stacklevel=1)
         assert capsys.readouterr().err == ""
     assert [str(warning) for warning in recorded] == ["something is wrong"]
+
+
+@pytest.mark.usefixtures("result")
+def test_comparison_is_printed_and_added_to_the_report(fitted, path, folder, monkeypatch):
+    result = fitted[0]
+    failed = ComparedMethod("matching", None, None, 0.5, "No particles.")
+    rows = (ComparedMethod("gpc", result, result.intervals(), 1.0), failed)
+    comparison = cb.Comparison(rows, result.level, tuple(result.names))
+    monkeypatch.setattr(fit_command, "compare_with", lambda *args, **options: comparison)
+    text = invoke("fit", path, *LINE, "--compare", "--report", folder / "compared.html")
+    assert text.exit_code == 0, text.output
+    lines = text.stdout.splitlines()
+    assert any(line.startswith("gpc") and "CONVERGED" in line for line in lines)
+    assert any(line.startswith("matching") and "FAILED" in line for line in lines)
+    assert "Comparison of methods" in (folder / "compared.html").read_text("utf-8")
+    content = json.loads(invoke("fit", path, *LINE, "--compare", "--json").stdout)
+    assert [row["method"] for row in content["comparison"]] == ["gpc", "matching"]
+    assert content["comparison"][1]["eta"] is None
+    assert "comparison" not in json.loads(invoke("fit", path, *LINE, "--json").stdout)

@@ -15,6 +15,7 @@ import calibayes as cb
 from calibayes import plots
 from calibayes._core.curve import Curve
 from calibayes._core.status import Status
+from calibayes.compare import ComparedMethod, compare_with
 from calibayes.plots.density import density_estimate, highest_density_region
 from calibayes.plots.drawing import set_log_scale
 from calibayes.samplers.transport.repair import has_degenerate_weights
@@ -445,3 +446,22 @@ def test_loaded_results_can_be_drawn(loaded, result):
     plots.trace(loaded)
     plots.fit(loaded)
     assert plots.pairs(loaded).shape == (2, 2)
+
+
+def test_comparison_draws_learning_rates_and_intervals(result):
+    comparison = compare_with(result, [cb.methods.Fixed(1.0), "gpc-studentized"])
+    axes = cb.plots.compare(comparison)
+    assert [ax.get_xlabel() for ax in axes] == ["learning rate η", "intercept", "slope"]
+    points = {line.get_label(): line.get_xydata()[0] for line in axes[0].lines if line.get_marker() == "o"}
+    assert list(points) == list(comparison)
+    for name, point in points.items():
+        np.testing.assert_allclose(point, [comparison[name].eta, comparison[name].coverage])
+    assert [text.get_text() for text in axes[1].get_yticklabels()] == [*comparison][::-1]
+    drawn = [line.get_xdata() for line in axes[2].lines if line.get_marker() == "None"]
+    np.testing.assert_allclose(drawn, [row.intervals.bounds[1] for row in comparison.rows][::-1])
+
+
+def test_comparison_without_results_raises():
+    row = ComparedMethod("gpc", None, None, 0.0, "It went wrong.")
+    with pytest.raises(ValueError, match="no method of the comparison has a result"):
+        cb.plots.compare(cb.Comparison((row,), LEVEL, ("a",)))

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from calibayes._backend.devices import SHARDED, UNSHARDED, sum_over_devices
+from calibayes._backend.devices import SHARDED, UNSHARDED, map_over_devices, sum_over_devices
 from calibayes._backend.jit import jit
 from calibayes._core.counts import fold_blocks
 from calibayes._core.loss import LinearLoss
@@ -106,3 +106,49 @@ def cluster_score_products(
         return jnp.matmul((sums * times[:, None]).T, sums, precision=jax.lax.Precision.HIGHEST)
 
     return jax.lax.map(of_replicate, (jnp.arange(target.n_replicates), jnp.asarray(theta).T))
+
+
+@jit
+def score_sums(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> Float[Array, "K B"]:
+    """Return the gradients of the risk of every replicate.
+
+    Parameters
+    ----------
+    target : Target
+        Target of the calibration.
+    theta : Array of shape (K, B)
+        Parameters at which the gradient of each replicate is taken.
+    """
+    gradients_of = jax.vmap(_gradients(target), (None, 1))
+
+    def on_device(theta, data, counts):
+        def add_block(total, scanned):
+            block, element = scanned
+            gradients, weights = gradients_of(block, theta), counts.block(element).T
+            return total + jnp.einsum("blk,bl->kb", gradients, weights, precision=jax.lax.Precision.HIGHEST)
+
+        return fold_blocks(add_block, jnp.zeros_like(theta), (data, counts.blocks), counts.n_blocks)
+
+    specs = (UNSHARDED, SHARDED, target.counts.partition_specs())
+    return sum_over_devices(target.mesh, on_device, specs, jnp.asarray(theta), target.data, target.counts)
+
+
+@jit
+def observation_scores(target: Target, theta: Float[Array | np.ndarray, "K S"]) -> Float[Array, "S N K"]:
+    """Return the gradient of every loss at several parameters, without weights. Padding is included.
+
+    Parameters
+    ----------
+    target : Target
+        Target of the calibration.
+    theta : Array of shape (K, S)
+        Parameters.
+    """
+    gradients_of, points = _gradients(target), jnp.asarray(theta).T
+
+    def on_device(data):
+        # One block at a time, each at all points.
+        return jax.lax.map(lambda block: jax.vmap(lambda point: gradients_of(block, point))(points), data)
+
+    by_block = map_over_devices(target.mesh, on_device, target.data)
+    return jnp.moveaxis(by_block, 1, 0).reshape(len(points), -1, len(theta))

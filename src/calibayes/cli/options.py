@@ -39,8 +39,14 @@ class Method(StrEnum):
 
     gpc = "gpc"
     gpc_studentized = "gpc-studentized"
+    gpc_double = "gpc-double"
     matching = "matching"
     lyddon_holmes_walker = "lyddon-holmes-walker"
+    holmes_walker = "holmes-walker"
+    safe_bayes = "safe-bayes"
+    bayesbag = "bayesbag"
+    posterior_bootstrap = "posterior-bootstrap"
+    q_posterior = "q-posterior"
 
 
 class Shape(StrEnum):

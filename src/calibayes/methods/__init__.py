@@ -1,6 +1,7 @@
 """Ways to set the learning rate, for `calibrate(method=)` and `compare`.
 
-A name stands for a method without parameters: "gpc", "gpc-studentized", "matching", "lyddon-holmes-walker".
+A name stands for a method with its default parameters: "gpc", "gpc-studentized", "gpc-double", "matching",
+"lyddon-holmes-walker", "holmes-walker", "safe-bayes", "bayesbag", "posterior-bootstrap", "q-posterior".
 """
 
 from collections.abc import Callable
@@ -8,18 +9,51 @@ from collections.abc import Callable
 from calibayes._backend.arguments import display
 from calibayes.methods.base import Formula as Formula
 from calibayes.methods.base import Method as Method
+from calibayes.methods.bayesbag import BayesBag as BayesBag
+from calibayes.methods.double import DoubleGPC as DoubleGPC
 from calibayes.methods.formulas import Coarsened as Coarsened
 from calibayes.methods.formulas import Fixed as Fixed
 from calibayes.methods.formulas import LyddonHolmesWalker as LyddonHolmesWalker
 from calibayes.methods.formulas import Matching as Matching
 from calibayes.methods.gpc import GPC as GPC
+from calibayes.methods.holmes_walker import HolmesWalker as HolmesWalker
+from calibayes.methods.posterior_bootstrap import PosteriorBootstrap as PosteriorBootstrap
+from calibayes.methods.q_posterior import QPosterior as QPosterior
+from calibayes.methods.reported import DrawsMethod as DrawsMethod
+from calibayes.methods.safe_bayes import SafeBayes as SafeBayes
 from calibayes.methods.studentized import StudentizedGPC as StudentizedGPC
 
-__all__ = ["GPC", "Coarsened", "Fixed", "Formula", "LyddonHolmesWalker", "Matching", "Method", "StudentizedGPC"]
+__all__ = [
+    "GPC",
+    "BayesBag",
+    "Coarsened",
+    "DoubleGPC",
+    "DrawsMethod",
+    "Fixed",
+    "Formula",
+    "HolmesWalker",
+    "LyddonHolmesWalker",
+    "Matching",
+    "Method",
+    "PosteriorBootstrap",
+    "QPosterior",
+    "SafeBayes",
+    "StudentizedGPC",
+]
 
-METHODS: dict[str, Callable[[], Method]] = {
-    cls.name: cls for cls in (GPC, StudentizedGPC, Matching, LyddonHolmesWalker)
-}
+_DEFAULTS = (
+    GPC,
+    StudentizedGPC,
+    DoubleGPC,
+    Matching,
+    LyddonHolmesWalker,
+    HolmesWalker,
+    SafeBayes,
+    BayesBag,
+    PosteriorBootstrap,
+    QPosterior,
+)
+METHODS: dict[str, Callable[[], Method]] = {cls.name: cls for cls in _DEFAULTS}
 """Methods that can be requested by name."""
 _WITH_PARAMETERS = {"coarsened": "cb.methods.Coarsened(alpha)", "fixed": "cb.methods.Fixed(eta)"}
 
@@ -36,3 +70,12 @@ def as_method(method: str | Method) -> Method:
         f"method must be one of {', '.join(METHODS)}, or an object such as {_WITH_PARAMETERS['fixed']}; "
         f"got {display(method)}."
     )
+
+
+def label(method: Method) -> str:
+    """Return the name of a method, with its parameters if they are not the defaults."""
+    parameters = vars(method)
+    if method.name in METHODS and parameters == vars(METHODS[method.name]()):
+        return method.name
+    texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in parameters.values()]
+    return f"{method.name}({', '.join(texts)})" if texts else method.name

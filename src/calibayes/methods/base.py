@@ -16,8 +16,10 @@ from jaxtyping import Float
 from calibayes._backend.distributed import processes_out_of_sync
 from calibayes._backend.rng import fold_key
 from calibayes._core.status import ABOUT_THE_CROSSING, ABOUT_THE_SAMPLER, Code, Diagnostic, Severity, Status
+from calibayes._core.weights import Weights
 from calibayes.bootstrap import Bootstrap
 from calibayes.methods.moments import DataDraws, Draws, LearningRate, is_far, matching_eta
+from calibayes.model import GibbsModel
 from calibayes.samplers.initial import InitialDraws
 from calibayes.solve.iterate import Iterate
 from calibayes.solve.problem import CoverageProblem
@@ -25,7 +27,7 @@ from calibayes.solve.solver import STOPS, Solution, Solver, check_reliability, s
 from calibayes.solve.stay import Stay
 from calibayes.solve.verify import Verified, verify
 
-_HAS_PARTICLES = (Status.CONVERGED, Status.COMPUTED, Status.UNRELIABLE)
+HAS_PARTICLES = (Status.CONVERGED, Status.COMPUTED, Status.UNRELIABLE)
 """Status of runs that were not stopped, whose particles on the data can be used."""
 _REDRAW_STREAM = 7
 """Number folded into the key of the search, for independent random streams."""
@@ -63,18 +65,24 @@ class Method(eqx.Module):
 
     name: ClassVar[str]
 
-    def check(self, bootstrap: Bootstrap | None) -> None:
-        """Raise an error if the method cannot be used with a bootstrap, before anything is compiled.
+    def check(self, model: GibbsModel, bootstrap: Bootstrap | None, shape: str | None, weights: Weights | None) -> None:
+        """Raise an error if the method cannot be used with the other arguments, before anything is compiled.
 
         Parameters
         ----------
+        model : GibbsModel
+            Loss and prior.
         bootstrap : Bootstrap or None
             The bootstrap; None for counts in an array.
+        shape : str or None
+            Shape of the posterior.
+        weights : Weights or None
+            Weights of the observations; None if all are one.
 
         Raises
         ------
         ValueError
-            If the method and the bootstrap do not fit.
+            If the method does not fit one of them.
         """
 
     @abstractmethod
@@ -186,7 +194,7 @@ class Formula(Method):
         rate = self.learning_rate(draws, problem.region.direction(problem.target.dim))
         solver = replace(solver, rule=Stay(rate.eta))
         verified = verify(solver, solver.solve_from_initial(problem, rate.eta))
-        if verified.fell_back and self.uses_moments and verified.solution.iterate.status in _HAS_PARTICLES:
+        if verified.fell_back and self.uses_moments and verified.solution.iterate.status in HAS_PARTICLES:
             # The initial draws were unreliable, and with them the learning rate.
             return replace(verified, solution=self._resolve_after_fallback(solver, problem, verified.solution))
         return replace(verified, solution=self._describe_draws(state_error(verified.solution, rate), draws))
@@ -228,7 +236,7 @@ def draws_on_data(problem: CoverageProblem, iterate: Iterate | None = None) -> D
     candidates = [initial]
     if iterate is not None:
         candidates.append(Draws(problem.sampler.data(iterate.state), iterate.sampled_eta))
-    return DataDraws(problem.target, tuple(candidates), problem.bootstrap, problem.shape is not None)
+    return DataDraws(problem.target, tuple(candidates), problem.bootstrap, problem.shape is not None, problem.key)
 
 
 def _initial_from(solution: Solution) -> InitialDraws:

@@ -22,9 +22,8 @@ from jaxtyping import Float
 
 from calibayes._backend.arguments import display
 from calibayes._core.particles import Particles
-from calibayes._core.sandwich import influences_on
 from calibayes.methods.base import draw_near_matching
-from calibayes.methods.moments import Moments, host_weights, matching_eta, require_full_rank, sum_of_outer_products
+from calibayes.methods.moments import Moments, estimate_moments, matching_eta, require_full_rank
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.solver import Solver
 
@@ -67,11 +66,8 @@ def with_sandwich_shape(solver: Solver, problem: CoverageProblem) -> CoveragePro
     particles, eta = problem.initial.particles, problem.initial.eta
     z, weights = _merged(particles)
     require_near_normal(z, weights)
-    influence, inverse_hessian = influences_on(problem.target, z, z, weights, eta)
-    values = np.asarray(jax.device_get(influence.values), np.float64)[:, : int(problem.target.counts.n)]
-    sandwich = sum_of_outer_products(values, problem.bootstrap, host_weights(problem.target))
-    moments = Moments(inverse_hessian, sandwich)
-    return replace(problem, shape=sandwich_map(moments))
+    estimates = estimate_moments(problem.target, particles, eta, problem.bootstrap, unbounded=True)
+    return replace(problem, shape=sandwich_map(estimates.moments))
 
 
 def sandwich_map(moments: Moments) -> Float[np.ndarray, "K K"]:

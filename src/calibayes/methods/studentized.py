@@ -45,11 +45,6 @@ from calibayes.solve.verify import verify
 class StudentizedConfig:
     """Constants of the studentized calibration."""
 
-    max_ratio: float = 3.0
-    """The matching learning rate is computed in two ways: from derivatives of the losses, and from posterior
-    covariances between losses and parameters. If the two differ by more than this factor, the loss is rejected. They
-    agree up to Monte Carlo error for losses with a derivative almost everywhere; the derivative of a 0-1 loss is
-    zero."""
     max_moves: int = 4
     """Times that the particles are moved to the studentized learning rate. The Hessians are estimated from posteriors
     at the learning rate of the particles, and depend on it where posteriors are not normal; one move usually
@@ -73,7 +68,8 @@ class StudentizedGPC(Method):
 
     Notes
     -----
-    Costs little more than GPC: one gradient of each loss per replicate. Second-order correct where GPC is first-order,
+    Costs one gradient of each loss per replicate more than GPC, and a move of all particles to the learning rate, which
+    takes about as long as GPC where the two learning rates differ. Second-order correct where GPC is first-order,
     so that its sets are somewhat wider for few observations per parameter, and the sets on the replicates cover more
     than the level. It needs a loss with a derivative almost everywhere, and is not available for blocks of dependent
     observations. It relies on posteriors that are near normal.
@@ -91,22 +87,44 @@ class StudentizedGPC(Method):
 
     name: ClassVar[str] = "gpc-studentized"
 
-    def check(self, bootstrap):
+    def check(self, model, bootstrap, shape, weights):  # noqa: ARG002
         if isinstance(bootstrap, Block):
             raise ValueError(
-                'method "gpc-studentized" is not available for bootstrap.Block: the counts of a replicate '
+                f'method "{self.name}" is not available for bootstrap.Block: the counts of a replicate '
                 'do not determine its blocks. Use method="matching" or "gpc".'
             )
         if isinstance(bootstrap, Stratified) or (isinstance(bootstrap, Cluster) and bootstrap.sizes is not None):
-            raise ValueError('method "gpc-studentized" is not available with strata. Use method="matching" or "gpc".')
+            raise ValueError(f'method "{self.name}" is not available with strata. Use method="matching" or "gpc".')
+
+    def rate(
+        self, curve: Curve, level: float, moments: "ReplicateMoments", vector: Float[np.ndarray, " K"] | None
+    ) -> LearningRate:
+        """Return the learning rate, given the coverage curve and the moments of the data and of all replicates.
+
+        Parameters
+        ----------
+        curve : Curve
+            Coverage curve.
+        level : float
+            Level of the sets.
+        moments : ReplicateMoments
+            Hessians and sandwich covariances.
+        vector : ndarray of shape (K,) or None
+            Coefficients of the linear combination that the sets are about; None for sets of all parameters.
+
+        Returns
+        -------
+        LearningRate
+        """
+        return _studentized(curve, level, moments.matching(vector), moments.dim if vector is None else 1)
 
     def solve(self, solver, problem, eta):
-        _require_derivative(problem, draws_on_data(problem))
+        require_derivative(self.name, draws_on_data(problem))
         verified = verify(solver, solver.solve_from_initial(problem, eta))
         return replace(verified, solution=self._studentize(solver, verified.solution))
 
     def resolve(self, solver, problem, iterate, draws):
-        _require_derivative(problem, draws)
+        require_derivative(self.name, draws)
         solver = replace(solver, rule=Bracket())
         if iterate.curve is not None and iterate.status is Status.CONVERGED:
             return self._studentize(solver, Solution(problem, iterate, ()))
@@ -119,13 +137,12 @@ class StudentizedGPC(Method):
         if solution.iterate.status is not Status.CONVERGED:
             return solution
         direction = problem.region.direction(problem.target.dim)
-        dim = problem.target.dim if direction is None else 1
         for move in range(CONFIG.max_moves):
             iterate = solution.iterate
             assert iterate.curve is not None
             try:
-                matching = _replicate_moments(problem, iterate).matching(direction)
-                rate = _studentized(iterate.curve, problem.level, matching, dim)
+                moments = _replicate_moments(self.name, problem, iterate)
+                rate = self.rate(iterate.curve, problem.level, moments, direction)
                 moved = stay_at(solver, problem, iterate, rate, f"studentized {move}")
             except STOPS as error:
                 if processes_out_of_sync(error):
@@ -141,19 +158,24 @@ class StudentizedGPC(Method):
         return with_diagnostic(solution, Diagnostic(Code.DRAWS_FAR_FROM_ETA, Severity.WARNING, 0, message))
 
     def interval_rates(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
-        moments = _replicate_moments(problem, iterate)
+        moments = _replicate_moments(self.name, problem, iterate)
         curves, _ = marginal_curves(problem, iterate, level, vectors)
-        rates = [_studentized(curve, level, moments.matching(v), 1) for curve, v in zip(curves, vectors, strict=True)]
+        rates = [self.rate(curve, level, moments, vector) for curve, vector in zip(curves, vectors, strict=True)]
         reach = CONFIG.inner_share * iterate.half_width
         return [rate if _is_within(rate, iterate.sampled_eta, reach) else None for rate in rates]
 
 
 @dataclass(frozen=True)
-class _ReplicateMoments:
+class ReplicateMoments:
     """Inverse Hessians and sandwich covariances of the data, at index 0, and of the replicates."""
 
     inverse_hessians: Float[np.ndarray, "B K K"]
     sandwiches: Float[np.ndarray, "B K K"]
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters."""
+        return self.sandwiches.shape[-1]
 
     def matching(self, vector: Float[np.ndarray, " K"] | None) -> Float[np.ndarray, " B"]:
         """Return the matching learning rates, those of the interval of one linear combination if given."""
@@ -164,17 +186,17 @@ class _ReplicateMoments:
             return self.sandwiches.shape[-1] / np.trace(ratios, axis1=1, axis2=2)
 
 
-def _replicate_moments(problem: CoverageProblem, iterate: Iterate) -> _ReplicateMoments:
+def _replicate_moments(name: str, problem: CoverageProblem, iterate: Iterate) -> ReplicateMoments:
     """Return the moments of the data and of all replicates at the learning rate of the particles."""
     target, eta = problem.target, iterate.sampled_eta
     particles, data = iterate.state.particles, problem.sampler.data(iterate.state)
     means, covariances = _moments_with_data(target, particles, data)
-    inverse_hessians, scores = eta * covariances, _score_products(target, means, problem.bootstrap)
+    inverse_hessians, scores = eta * covariances, _score_products(name, target, means, problem.bootstrap)
     sandwiches = inverse_hessians @ scores @ inverse_hessians
     if problem.shape is not None:
         shaped = problem.reported_target(particles).shaped(particles)
         inverse_hessians = eta * _moments_with_data(target, shaped, problem.reported_data(data))[1]
-    return _ReplicateMoments(inverse_hessians, sandwiches)
+    return ReplicateMoments(inverse_hessians, sandwiches)
 
 
 def _moments_with_data(
@@ -187,38 +209,40 @@ def _moments_with_data(
 
 
 def _score_products(
-    target: Target, means: Float[np.ndarray, "K B"], bootstrap: Bootstrap | None
+    name: str, target: Target, means: Float[np.ndarray, "K B"], bootstrap: Bootstrap | None
 ) -> Float[np.ndarray, "B K K"]:
     if isinstance(bootstrap, Cluster):
         if target.mesh is not None:
-            raise ValueError('method "gpc-studentized" with bootstrap.Cluster needs a single device.')
+            raise ValueError(f'method "{name}" with bootstrap.Cluster needs a single device.')
         products = cluster_score_products(target, host_array(means), bootstrap.groups, bootstrap.n_groups)
     else:
         products = score_products(target, host_array(means))
     return np.asarray(jax.device_get(products), np.float64)
 
 
-def _require_derivative(problem: CoverageProblem, draws: DataDraws) -> None:
-    """Raise an error if the derivative of the loss does not describe how the loss varies with the parameters."""
-    # The derivative is compared before the draws are mapped to the shape of the sandwich.
-    unshaped = replace(draws, has_sandwich_shape=False) if draws.has_sandwich_shape else draws
-    moments = unshaped.moments.moments
-    data = problem.target.replicate(0)
-    mean = _mean_of(problem.target, draws.candidates[0].particles)
-    scores = _score_products(data, mean[:, None], problem.bootstrap)[0]
-    by_derivative = float(np.trace(moments.inverse_hessian @ scores))
-    by_covariance = float(np.trace(np.linalg.solve(moments.inverse_hessian, moments.sandwich)))
-    if not 1 / CONFIG.max_ratio < by_derivative / by_covariance < CONFIG.max_ratio:
-        raise ValueError(
-            'method "gpc-studentized" needs a loss with a derivative. The derivative of this loss does not agree with '
-            f"its differences: tr(H^-1 J) is {by_derivative:.3g} by derivatives and {by_covariance:.3g} without. "
-            'Use method="gpc" or "matching".'
-        )
+def require_derivative(name: str, draws: DataDraws) -> None:
+    """Raise an error if the derivative of the loss does not describe how the loss varies with the parameters.
 
+    Parameters
+    ----------
+    name : str
+        Name of the method that needs it.
+    draws : DataDraws
+        Draws on the data.
 
-def _mean_of(target: Target, particles: Particles) -> Float[np.ndarray, " K"]:
-    """Return the posterior mean of the parameters over all populations."""
-    return host_moments(target.constrained(particles))[0].mean(1)
+    Raises
+    ------
+    ValueError
+        If the matching learning rates with and without derivatives differ.
+    """
+    if draws.moments.uses_derivative:
+        return
+    by_derivative, by_covariance = draws.moments.traces
+    raise ValueError(
+        f'method "{name}" needs a loss with a derivative. The derivative of this loss does not agree with its '
+        f"differences: tr(H^-1 J) is {by_derivative:.3g} by derivatives and {by_covariance:.3g} without. "
+        'Use method="gpc" or "matching".'
+    )
 
 
 def _is_within(rate: LearningRate, eta: float, distance: float) -> bool:
@@ -232,13 +256,13 @@ def _studentized(curve: Curve, level: float, matching: Float[np.ndarray, " B"], 
 
     `dim` is the number of parameters that the sets are about.
     """
-    ordered = np.sort(_extrapolated_critical_etas(curve, level, dim) / matching[1:])
+    ordered = np.sort(extrapolated_critical_etas(curve, level, dim) / matching[1:])
     factor = quantile_of(ordered, level)
     error = quantile_error(ordered, level, curve.coverage_se(level))
     return LearningRate(float(matching[0] * factor), float(matching[0] * error))
 
 
-def _extrapolated_critical_etas(curve: Curve, level: float, dim: int) -> Float[np.ndarray, " B"]:
+def extrapolated_critical_etas(curve: Curve, level: float, dim: int) -> Float[np.ndarray, " B"]:
     """Return the critical etas; those off the curve are extrapolated as if posteriors were normal.
 
     The critical level of a normal posterior is the probability that a chi-squared variable is at most eta times a

@@ -14,12 +14,13 @@ from calibayes._core.curve import Coverage
 from calibayes._validate.settings import check_level
 from calibayes.losses import LinearLoss
 from calibayes.plots import density, drawing
+from calibayes.plots.comparison import compare as compare
 from calibayes.plots.drawing import CALIBRATED, CONFIG, NEUTRAL, Axes, Parameter
 from calibayes.plots.forest import forest as forest
 from calibayes.result import Result
 from calibayes.samplers.transport.sampler import TransportState
 
-__all__ = ["coverage", "diagnostics", "fit", "forest", "pairs", "posterior", "trace"]
+__all__ = ["compare", "coverage", "diagnostics", "fit", "forest", "pairs", "posterior", "trace"]
 
 
 def coverage(result: Result, ax: Axes | None = None, level: float | None = None) -> Axes:

@@ -15,6 +15,8 @@ from calibayes.report.source import python_source
 from calibayes.report.verdict import audit_passed, n_observations
 from calibayes.result import Result
 
+_AS_WIDE = "the η stated is that of a posterior as wide as the reported draws"
+
 
 def describe(result: Result) -> list[str]:
     """Return paragraphs about the question, the model and the computation."""
@@ -35,12 +37,24 @@ def _choice(result: Result) -> str:
     """Describe how the learning rate was chosen."""
     method, level = result.settings.get("method"), percent(result.level)
     match method:
+        case methods.DoubleGPC():
+            return f"chosen such that its {level} credible sets have a coverage of {level} by a nested bootstrap"
         case methods.StudentizedGPC():
             return f"chosen such that its {level} credible sets, studentized, have a coverage of {level}"
         case methods.Matching():
             return "set where the posterior covariance matches the sandwich covariance, K / tr(H⁻¹J)"
         case methods.LyddonHolmesWalker():
             return "set by the information of the loss-likelihood bootstrap, tr(HJ⁻¹H) / tr(H)"
+        case methods.HolmesWalker():
+            return "set where the expected information of an observation is that of the model (Holmes and Walker)"
+        case methods.SafeBayes(variant=variant):
+            return f"set where the sequential predictions of the observations are best ({variant}-SafeBayes)"
+        case methods.BayesBag(eta=eta):
+            return f"replaced by the average of the posteriors of the replicates at η = {eta:g} (BayesBag); {_AS_WIDE}"
+        case methods.PosteriorBootstrap():
+            return f"replaced by the minimizers of the risk on the replicates (posterior bootstrap); {_AS_WIDE}"
+        case methods.QPosterior():
+            return f"replaced by a quadratic form of the gradients of the risk (Q-posterior); {_AS_WIDE}"
         case methods.Coarsened(alpha=alpha):
             return f"set to α / (α + n) with α = {alpha:g} (coarsened posterior)"
         case methods.Fixed():

@@ -19,7 +19,7 @@ from calibayes.bootstrap import Bootstrap
 from calibayes.interop.numpyro import NumPyroPrior
 from calibayes.io import StoredSetting
 from calibayes.losses import Generic
-from calibayes.methods import GPC, METHODS
+from calibayes.methods import GPC, METHODS, Method, label
 from calibayes.model import GibbsModel
 from calibayes.regions import REGIONS, UnavailableRegion
 from calibayes.result import Result
@@ -200,9 +200,9 @@ def _region_source(region: Any) -> str:
     return python_source(names.get(type(region), region), "region")
 
 
-def _method_source(method: object) -> str:
-    names: dict[object, str] = {constructor: name for name, constructor in METHODS.items()}
-    return python_source(names.get(type(method), method), "method")
+def _method_source(method: Any) -> str:
+    named = isinstance(method, Method) and label(method) in METHODS
+    return python_source(method.name if named else method, "method")
 
 
 def _sampler_source(sampler: object) -> str:

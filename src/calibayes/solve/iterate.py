@@ -112,6 +112,8 @@ class Iterate:
         narrow for one; infinite if it was not computed.
     eta_se_of_method : float or None
         Standard error that a method states for its own learning rate; None if it comes from the curve.
+    reported : Particles or None
+        Particles that a method reports instead of those of the posterior on the data. None for the posterior.
     """
 
     eta: float
@@ -129,6 +131,7 @@ class Iterate:
     status: Status | None = None
     eta_se_along_trace: float = np.inf
     eta_se_of_method: float | None = None
+    reported: Particles | None = None
 
     @property
     def eta_se(self) -> float:

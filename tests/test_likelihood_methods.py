@@ -1,0 +1,118 @@
+"""Methods for log-likelihoods, on a normal location model with a conjugate prior and errors that are too wide."""
+
+import numpy as np
+import pytest
+
+import calibayes as cb
+from calibayes.methods.safe_bayes import CONFIG
+
+N, TAU, ERROR = 40, 2.0, 1.7
+PRIOR = cb.priors.Normal(scale=TAU)
+Y = 1.0 + ERROR * np.random.default_rng(0).normal(size=N)
+DATA = (np.ones((N, 1)), Y)
+MODEL = cb.GibbsModel(cb.losses.Squared(), PRIOR)
+GRID = (0.1, 0.25, 0.5, 1.0)
+pytestmark = pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    methods = ["gpc", "holmes-walker", "q-posterior", cb.methods.SafeBayes(grid=GRID)]
+    methods.append(cb.methods.SafeBayes("I-log", GRID))
+    options = {"sampler": cb.Transport(n_particles=300), "bootstrap": 200, "seed": 0, "progress": False}
+    return cb.compare(MODEL, DATA, methods, **options)
+
+
+def sequential_losses(at_mean):
+    """Return the sum of the losses of the next observation, from the conjugate posterior of those before it."""
+    sums = []
+    for eta in GRID:
+        total = 0.0
+        for i in range(N):
+            variance = 1 / (1 / TAU**2 + eta * i)
+            mean = variance * eta * Y[:i].sum()
+            total += 0.5 * (Y[i] - mean) ** 2 + (0 if at_mean else 0.5 * variance)
+        sums.append(total)
+    return np.array(sums)
+
+
+@pytest.mark.parametrize("variant", ["R-log", "I-log"])
+def test_safe_bayes_is_the_best_sequential_prediction(comparison, variant):
+    """Losses of 1,000 particles: the error of the first prediction, from the prior, is the largest."""
+    method = cb.methods.SafeBayes(variant, GRID)
+    result = comparison[cb.methods.label(method)]
+    expected = sequential_losses(variant == "I-log")
+    losses = method.predictive_losses(result.calibration.draws).mean(0)
+    error = 4 * (TAU**2 / np.sqrt(2) + TAU * abs(Y[0])) / np.sqrt(CONFIG.n_particles) + 0.01 * expected.max()
+    np.testing.assert_allclose(losses, expected, atol=error)
+    assert expected[GRID.index(result.eta)] < expected.min() + error
+    if variant == "R-log":
+        assert np.ptp(expected) > 3 * error
+
+
+def test_safe_bayes_intervals_are_at_its_learning_rate(comparison):
+    result = comparison[cb.methods.label(cb.methods.SafeBayes(grid=GRID))]
+    assert (result.intervals().eta == result.eta).all()
+
+
+def test_holmes_walker_is_the_ratio_of_expected_squared_gradients(comparison):
+    """With the squared gradient (x - theta)^2, and theta from the prior."""
+    result = comparison["holmes-walker"]
+    estimate = Y.mean()
+    expected = np.sqrt((1 + estimate**2 + TAU**2) / (Y.var() + Y.mean() ** 2 + TAU**2))
+    assert abs(result.eta - expected) < 4 * result.eta_se
+    assert 0 < result.eta_se < 0.05
+    assert result.eta < 1
+
+
+def test_q_posterior_of_a_location_is_normal_with_the_sandwich_variance(comparison):
+    """J does not depend on the location. The prior adds its precision. 4,000 draws have an error of 2.2%."""
+    draws = comparison["q-posterior"].draws
+    variance = 1 / (N / Y.var() + 1 / TAU**2)
+    assert draws.var() == pytest.approx(variance, rel=0.09)
+    assert draws.mean() == pytest.approx(variance * N * Y.mean() / Y.var(), abs=4 * np.sqrt(variance / 4000))
+
+
+def test_simulation_by_the_user_gives_the_same_as_the_model_of_the_loss(comparison):
+    import jax
+
+    model = cb.GibbsModel.from_log_likelihood(lambda theta, y: -0.5 * (y - theta[0]) ** 2, PRIOR, dim=1)
+    method = cb.methods.HolmesWalker(lambda key, theta, y: theta[0] + jax.random.normal(key))
+    options = {"sampler": cb.Transport(n_particles=300), "bootstrap": 100, "seed": 0, "progress": False}
+    result, other = cb.calibrate(model, Y, method=method, **options), comparison["holmes-walker"]
+    assert abs(result.eta - other.eta) < 4 * np.hypot(result.eta_se, other.eta_se)
+
+
+CLUSTERS = cb.bootstrap.Cluster(50, groups=np.repeat(np.arange(10), 4))
+BLOCKS = cb.bootstrap.Block(50, length=4)
+DENSITY = cb.GibbsModel.from_log_likelihood(lambda theta, y: -((y[1] - theta[0]) ** 2), PRIOR, dim=1)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (MODEL, {"method": "safe-bayes", "bootstrap": CLUSTERS}, r"must be independent.*bootstrap\.Cluster"),
+        (MODEL, {"method": "holmes-walker", "bootstrap": BLOCKS}, r"independent observations.*bootstrap\.Block"),
+        (MODEL, {"method": "gpc-double", "bootstrap": BLOCKS}, r'"gpc-double" is not available for bootstrap\.Block'),
+        (cb.GibbsModel(cb.losses.Absolute(), PRIOR), {"method": "holmes-walker"}, "Absolute is not one"),
+        (MODEL, {"method": "safe-bayes", "weights": np.arange(1, N + 1)}, "not defined for weighted observations"),
+        (MODEL, {"method": "holmes-walker", "weights": np.linspace(0.5, 2, N)}, "not defined for weighted"),
+        (DENSITY, {"method": "holmes-walker"}, r"cb\.methods\.HolmesWalker\(simulate\)"),
+    ],
+)
+def test_methods_refuse_what_they_are_not_defined_for(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        cb.calibrate(model, DATA, progress=False, **options)
+
+
+def test_invalid_parameters_raise():
+    with pytest.raises(ValueError, match="variant must be one of R-log, I-log"):
+        cb.methods.SafeBayes("log")
+    with pytest.raises(ValueError, match="at least two different"):
+        cb.methods.SafeBayes(grid=[1.0, 1.0])
+    with pytest.raises(TypeError, match="grid must be a sequence"):
+        cb.methods.SafeBayes(grid=1.0)
+    with pytest.raises(TypeError, match="simulate must be a function"):
+        cb.methods.HolmesWalker("normal")
+    with pytest.raises(ValueError, match="eta must be positive"):
+        cb.methods.BayesBag(0.0)
