@@ -323,10 +323,11 @@ def test_other_priors_are_not_supported(prior):
     assert not can_importance_sample(small_target(cb.GibbsModel(cb.losses.Squared(), prior)))
 
 
-def test_many_parameters_are_not_supported():
+def test_too_many_parameters_are_not_supported(monkeypatch):
     model = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal())
     assert can_importance_sample(small_target(model, 50))
-    assert not can_importance_sample(small_target(model, 51))
+    monkeypatch.setattr(importance, "CONFIG", replace(importance.CONFIG, max_parameters=49))
+    assert not can_importance_sample(small_target(model, 50))
 
 
 @pytest.mark.parametrize("loss", CONVEX, ids=lambda loss: type(loss).__name__)

@@ -57,6 +57,8 @@ class NormalConfig:
     tolerance: float = 0.01
     """A fit has converged if the squared length of the last step, in posterior standard deviations, is at most this
     multiple of the number of parameters. The importance weights correct the rest."""
+    eta_tolerance: float = 0.05
+    """Relative change of the matching learning rate in the last step. It only starts the search."""
     replicate_steps: int = 5
     """Newton steps on the replicates, from the fit to the data. Each one squares the relative error."""
     max_replicate_step: float = 1.0
@@ -147,7 +149,7 @@ def fit_to_data(
         If Newton's method does not converge.
     """
     data, dim = _data_target(target), target.dim
-    damping, previous = 1.0, np.inf
+    damping, previous, current, settled = 1.0, np.inf, eta, True
     for _ in range(CONFIG.max_data_steps):
         root = host_factor(covariance[None])[0]
         fitted = jax.device_get(_derivatives_on_data(data, host_array(centre[:, None]), host_array(root)))
@@ -156,12 +158,19 @@ def fit_to_data(
         hessian, outer = (np.asarray(value[0], np.float64) for value in (fitted.hessian, fitted.outer))
         if not (np.isfinite(hessian).all() and np.isfinite(gradient).all()):
             break
-        eta_now = dim / max(float(np.sum(_inverse(hessian) * outer)), 1e-300) if eta is None else eta
-        precision = eta_now * hessian + fitted.prior_hessian
+        if eta is None:
+            # The posterior covariance is (eta H + prior)^-1, and the sandwich eta^2 times J between two of these. The
+            # geometric mean converges where the prior determines the covariance, which then does not depend on eta.
+            inverse = _inverse(hessian) if current is None else current * covariance
+            matching = dim / max(float(np.sum(inverse * outer)), 1e-300)
+            moved = matching if current is None else (current * matching) ** 0.5
+            settled = current is not None and abs(np.log(moved / current)) < CONFIG.eta_tolerance
+            current = moved
+        precision = current * hessian + fitted.prior_hessian
         if damping < 1:
             precision = damping * precision + (1 - damping) * _inverse(covariance)
         covariance = _inverse(precision)
-        step = covariance @ (eta_now * gradient + prior_gradient)
+        step = covariance @ (current * gradient + prior_gradient)
         length = float(np.sqrt(max(step @ precision @ step, 0.0) / dim))
         if not np.isfinite(length):
             break
@@ -169,8 +178,8 @@ def fit_to_data(
         damping = damping if length < previous else max(0.5 * damping, CONFIG.min_damping)
         previous = length
         centre = centre - damping * min(1.0, CONFIG.max_step / max(length, 1e-30)) * step
-        if length**2 <= CONFIG.tolerance:
-            return NormalFit(centre, covariance, eta_now)
+        if length**2 <= CONFIG.tolerance and settled:
+            return NormalFit(centre, covariance, current)
     raise NotNormalError
 
 

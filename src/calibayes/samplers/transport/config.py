@@ -158,7 +158,7 @@ class RepairConfig:
 
     degenerate_ess: float = 0.1
     """ESS below which weights count as degenerate, whatever the shape of their tail."""
-    sufficient_particles: int = 100
+    sufficient_particles: float = 100.0
     """Number of effective particles from which on the ESS is not too small, however many particles there are."""
     broadening: float = 4.0
     """Tempering starts at eta divided by this factor, from maps with variances multiplied by it."""
