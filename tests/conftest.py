@@ -1,6 +1,7 @@
 """Settings and fixtures of all tests."""
 
 import os
+import re
 import signal
 import zlib
 from pathlib import Path
@@ -39,12 +40,44 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     """Select the tests of a part. A test belongs to the same part whatever other tests there are."""
+    for item in items:
+        if config.getoption("--platform") != "cpu" and item.get_closest_marker("cpu"):
+            item.add_marker(pytest.mark.skip(reason=item.get_closest_marker("cpu").args[0]))
     part, n_parts = map(int, config.getoption("--part").split("/"))
     chosen = [item for item in items if zlib.crc32(item.nodeid.encode()) % n_parts == part - 1]
     if len(chosen) < len(items):
         kept = set(chosen)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = chosen
+
+
+def _skip_what_is_missing(item, error):
+    """Skip a test on a GPU that needs several devices, or a package that the environment lacks."""
+    several_devices = isinstance(error, ValueError) and re.search(r"needs \d+ devices; \d+ are available", str(error))
+    if item.config.getoption("--platform") == "gpu" and (several_devices or isinstance(error, ImportError)):
+        pytest.skip(str(error))
+    raise error
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    try:
+        return (yield)
+    except (ImportError, ValueError) as error:
+        _skip_what_is_missing(item, error)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    try:
+        return (yield)
+    except (ImportError, ValueError) as error:
+        _skip_what_is_missing(item, error)
+
+
+@pytest.fixture(scope="session")
+def on_gpu(pytestconfig):
+    return pytestconfig.getoption("--platform") == "gpu"
 
 
 @pytest.fixture(scope="module", autouse=True)

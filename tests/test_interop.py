@@ -3,7 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-import arviz_base
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,8 @@ from scipy import stats
 import calibayes as cb
 from calibayes._core.coordinates import Coordinates
 from calibayes.interop import LogDensity, draws_from
+
+arviz_base = pytest.importorskip("arviz_base")
 
 RNG = np.random.default_rng(3)
 X = np.column_stack([np.ones(50), RNG.normal(size=50)]).astype(np.float32)

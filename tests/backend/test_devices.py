@@ -19,6 +19,8 @@ from calibayes._core.particles import normalise
 from calibayes._core.sandwich import influences, mean_shifts
 from calibayes._core.target import Target, evaluate, make_target
 
+pytestmark = pytest.mark.cpu("four devices of a CPU stand for a mesh")
+
 N, B, K, M = 101, 10, 3, 24
 """Eleven replicates with the data, and 13 blocks: neither is divisible by the number of devices."""
 MESHES = [(1, 2), (3, 1), (2, 2), (4, 1), (1, 4)]
@@ -138,8 +140,8 @@ def test_default_mesh_divides_observations_first():
     [
         (1, 256, 256),
         (256, 256, 256),
-        (400, 1024, 512),
-        (410, 1024, 512),
+        (400, 1024, 1024),
+        (410, 1024, 1024),
         (700, 1024, 1024),
         (1025, 4096, 1280),
         (5000, 8192, 5120),

@@ -20,6 +20,8 @@ import distributed_run
 from calibayes._backend import distributed
 from calibayes.solve.checkpoint import lock_checkpoint
 
+pytestmark = pytest.mark.cpu("processes that share a CPU")
+
 TESTS = Path(conftest.__file__).parent
 NONE = -1
 TIMEOUT = 240

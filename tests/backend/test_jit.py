@@ -156,6 +156,7 @@ def test_arrays_on_other_devices_are_left_to_jax():
     assert plus_one(jax.device_put(jnp.ones(2), device)).devices() == {device}
 
 
+@pytest.mark.cpu("a GPU has no light programs")
 def test_light_program_is_compiled_without_options_that_xla_does_not_have(monkeypatch):
     unknown = dataclasses.replace(jit_module.CONFIG, light_options=(("xla_no_such_option", True),))
     monkeypatch.setattr(jit_module, "CONFIG", unknown)
@@ -189,3 +190,12 @@ def test_failed_compilation_in_the_background_is_tried_again(monkeypatch):
     with contextlib.suppress(RuntimeError):  # if the call comes before the end of the failed compilation
         plus_three(jnp.ones(()))
     assert float(plus_three(jnp.ones(()))) == 4
+
+
+def test_matrix_products_are_computed_at_full_precision():
+    """A GPU would compute them with 10 bits by default."""
+    text = jax.jit(lambda a: a @ a).lower(jnp.ones((2, 2))).as_text()
+    assert "HIGHEST" not in text
+    product = jit(lambda a: a @ a)
+    traced = product.program._traced
+    assert "HIGHEST" in jax.jit(traced).lower(jnp.ones((2, 2))).as_text()

@@ -74,7 +74,8 @@ def test_mean_and_covariance_match_their_definitions(particles):
 def test_map_replicates_stacks_results_along_the_first_axis(particles):
     """Weights may be negative."""
     weights = np.random.default_rng(1).normal(size=(B, M)).astype(np.float32)
-    fn = lambda theta, weights: ((theta * weights[None]) @ theta.T, weights.sum())
+    highest = jax.lax.Precision.HIGHEST
+    fn = lambda theta, weights: (jnp.matmul(theta * weights[None], theta.T, precision=highest), weights.sum())
     products, sums = eqx.filter_jit(lambda *args: map_replicates(fn, *args))(particles.theta, weights)
     expected = np.einsum("kbm,bm,jbm->bkj", particles.theta, weights, particles.theta)
     np.testing.assert_allclose(products, expected, rtol=1e-3, atol=1e-3)

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 
 import calibayes as cb
 import example_results
 from calibayes._core.target import make_target
 from calibayes.solve.solver import Solver
+
+pl = pytest.importorskip("polars")
 
 N = 30
 RNG = np.random.default_rng(8)

@@ -5,12 +5,13 @@ from dataclasses import replace
 import jaxtyping
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 
 import calibayes as cb
 from calibayes._validate import data as data_checks
 from calibayes._validate.data import check_data
+
+pl = pytest.importorskip("polars")
 
 N = 30
 RNG = np.random.default_rng(8)

@@ -43,7 +43,7 @@ class DevicesConfig:
     """Smallest number of observations for which memory is allocated. On a CPU the loops over observations leave out
     the padding, which costs memory only."""
     max_quadrupled_size: int = 2**12
-    """Largest size of data on a CPU up to which sizes are multiplied by four, so that most small data sets share their
+    """Largest size of data up to which sizes are multiplied by four, so that most small data sets share their
     programs. Order-of-magnitude choice; the padding takes at most a few MiB."""
     max_doubled_size: int = 2**16
     """The same for sizes that are multiplied by two; larger ones grow by at most a quarter."""
@@ -158,7 +158,7 @@ def padded_size(n: int) -> int:
         return -(-n // eighth) * eighth
     size = CONFIG.min_size
     while size < n:
-        size *= 4 if on_cpu and size < CONFIG.max_quadrupled_size else 2
+        size *= 4 if size < CONFIG.max_quadrupled_size else 2
     return size
 
 

@@ -267,7 +267,7 @@ def mean_and_covariance(
     def one(theta: Float[Array, "K M"], weights: Float[Array, " M"]) -> tuple[Float[Array, " K"], Float[Array, "K K"]]:
         centre = jnp.matmul(theta, weights, precision=jax.lax.Precision.HIGHEST)
         centred = theta - centre[:, None]
-        return centre, (centred * weights[None]) @ centred.T
+        return centre, jnp.matmul(centred * weights[None], centred.T, precision=jax.lax.Precision.HIGHEST)
 
     means, covariances = map_replicates(one, theta, weights)
     return means.T, covariances
