@@ -243,7 +243,10 @@ class Calibration:
         return self._solve_for(level, mapped).result(stacklevel=6)
 
     def _solve_for(self, level: float, region: Region) -> "Calibration":
-        """Solve for another region or level, starting from the particles of this calibration. Not audited again."""
+        """Solve for another region or level, starting from the particles of this calibration.
+
+        The check by an independent sampler (the audit) is not repeated.
+        """
         problem, search = replace(self.problem, region=region, level=level), Bracket()
         solver = Solver(search, np.nan, self.max_iterations, Checkpoint(), Progress(), time.perf_counter())
         # The curve is that of the old region and level.

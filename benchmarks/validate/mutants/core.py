@@ -59,7 +59,7 @@ rewrite(
 rewrite(
     "covariance_without_weights",
     "calibayes._core.particles:mean_and_covariance",
-    "(_c * _w[None]) @ _c.T",
+    "jnp.matmul(_c * _w[None], _c.T, precision=_p)",
     "_c @ _c.T / len(_w)",
     "Compute the covariance without weights.",
     tests=[_PARTICLES],
@@ -139,8 +139,8 @@ rewrite(
 rewrite(
     "data_counted_twice",
     "calibayes._core.counts:StoredCounts.from_array",
-    "_a[: len(_p), 0] = 1",
-    "_a[: len(_p), 0] = 2",
+    "1 if weights is None else _v",
+    "2 if weights is None else _v",
     "Count every observation of the data twice.",
     tests=[_TARGET, "core/test_counts.py"],
 )

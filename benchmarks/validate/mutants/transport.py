@@ -130,7 +130,7 @@ rewrite(
 )
 rewrite(
     "convexity_inherited_by_overriding_subclasses",
-    "calibayes.samplers.importance:_declares",
+    "calibayes._core.target:_declares",
     "vars(_d).get(_a, False)",
     "getattr(instance, _a, False)",
     "Take a loss for convex although a subclass overrides it.",
@@ -138,11 +138,27 @@ rewrite(
 )
 rewrite(
     "importance_sampling_of_bounded_posteriors",
-    "calibayes.samplers.importance:can_importance_sample",
+    "calibayes._core.target:is_log_concave",
     "_a and _b and target.coordinates.unbounded",
     "_a and _b",
     "Take a posterior for log-concave in bounded coordinates.",
     tests=[_IMPORTANCE],
+)
+rewrite(
+    "curvature_of_normal_fits_not_smoothed_twice",
+    "calibayes.samplers.normal:_smoothed_derivatives",
+    "jnp.maximum(_c, 0.0) / jnp.square(_s)",
+    "jnp.maximum(_c, 0.0) / _s",
+    "Divide the curvature of the smoothed loss by the scale instead of its square.",
+    tests=["samplers/test_normal.py"],
+)
+rewrite(
+    "normal_fits_without_the_prior",
+    "calibayes.samplers.normal:_fit_replicates",
+    "eta * derivatives.gradient + derivatives.prior_gradient",
+    "eta * derivatives.gradient",
+    "Leave the prior out of the gradient on the replicates.",
+    tests=["samplers/test_normal.py"],
 )
 rewrite(
     "proposal_does_not_move",

@@ -99,7 +99,10 @@ def mesh(*, replicates: int = 1, observations: int = 1) -> Iterator[None]:
 
 @contextmanager
 def use_mesh(mesh: Mesh | None) -> Iterator[None]:
-    """Put targets that are made inside the `with` block on the devices of a mesh; None is a single device."""
+    """Place the data of all targets that are made inside the `with` block on the devices of `mesh`.
+
+    With None, they are placed on a single device.
+    """
     shape = (1, 1) if mesh is None else mesh.devices.shape
     token = _requested_shape.set((shape[0], shape[1]))
     try:

@@ -33,6 +33,11 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         _limit.reset(token)
 
 
+def has_time_limit() -> bool:
+    """Return whether the context has a time limit."""
+    return _limit.get() is not None
+
+
 def check_time_limit() -> None:
     """Raise a `TimeLimitError` if the time limit of the context has passed."""
     limit = _limit.get()

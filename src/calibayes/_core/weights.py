@@ -6,7 +6,8 @@ replicate that draws it c times has its risk c w times. The two differ in the sa
 
 $$ J = \sum_i w_i u_i\,g_i g_i^\top, $$
 
-where $u_i$, the weight of one unit that is drawn, is 1 for repeated observations and $w_i$ for others.
+where $u_i = 1$ if the weights are numbers of repetitions, so that $J = \sum_i w_i\,g_i g_i^\top$, and $u_i = w_i$
+otherwise, so that $J = \sum_i w_i^2\,g_i g_i^\top$.
 """
 
 from typing import NamedTuple

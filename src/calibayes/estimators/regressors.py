@@ -205,7 +205,7 @@ class ExpectileRegressor(Regressor):
     >>> import calibayes as cb
     >>> from calibayes.estimators import ExpectileRegressor
     >>> X, y = cb.datasets.median_regression(n=60)
-    >>> estimator = ExpectileRegressor(bootstrap=100, sampler="transport").fit(X[:, 1:], y)
+    >>> estimator = ExpectileRegressor(bootstrap=300, sampler="transport").fit(X[:, 1:], y)
     >>> estimator.coef_.shape, estimator.coef_interval_.shape
     ((1,), (1, 2))
     """

@@ -41,7 +41,7 @@ __all__ = [
     "StudentizedGPC",
 ]
 
-_DEFAULTS = (
+_WITHOUT_PARAMETERS = (
     GPC,
     StudentizedGPC,
     DoubleGPC,
@@ -53,7 +53,7 @@ _DEFAULTS = (
     PosteriorBootstrap,
     QPosterior,
 )
-METHODS: dict[str, Callable[[], Method]] = {cls.name: cls for cls in _DEFAULTS}
+METHODS: dict[str, Callable[[], Method]] = {cls.name: cls for cls in _WITHOUT_PARAMETERS}
 """Methods that can be requested by name."""
 _WITH_PARAMETERS = {"coarsened": "cb.methods.Coarsened(alpha)", "fixed": "cb.methods.Fixed(eta)"}
 

@@ -264,8 +264,8 @@ class Result:
         if self.converged:
             state = "".join(f"\n  {finding.severity.name.lower()}: {finding.message}" for finding in self.diagnostics)
         text = (
-            f"Result(eta = {self.eta:.4g} +- {self.eta_se:.2g}, coverage = {self.coverage!r} "
-            f"of {self.level:g} {self.region.name} sets, {len(self.trace)} iterations){state}"
+            f"Result(joint eta = {self.eta:.4g} (standard error {self.eta_se:.2g}), coverage = {self.coverage!r} "
+            f"of {percent(self.level)} {self.region.name} sets, iterations = {len(self.trace)}){state}"
         )
         if self.computed_intervals is not None:
             table = "\n".join(align(self._table(self.computed_intervals)))
@@ -373,7 +373,7 @@ class Result:
         level, region = percent(self.level), self.region.name
         return [
             f"learning rate   {self.eta:.4g} (standard error {self.eta_se:.2g}) for joint {level} {region} sets",
-            f"coverage        {self.coverage!r} of these sets",
+            f"coverage        {self.coverage!r}: share of replicates whose set contains the estimate",
             f"status          {'converged' if self.converged else 'NOT CONVERGED'}. {self.status.value}",
             *(f"{finding.severity.name.lower():<15} {finding.message}" for finding in self.diagnostics),
         ]
@@ -396,7 +396,8 @@ class Result:
         if intervals is None:
             return ["All intervals are at the one learning rate above, which does not calibrate each of them."]
         notes = [
-            "Each interval is calibrated at the eta in its row; se is its width over that of a standard normal one."
+            "eta: the learning rate at which the interval in its row is calibrated.",
+            "se: width of the interval divided by that of a standard normal distribution.",
         ]
         names_of: dict[Diagnostic, list[str]] = {}
         for name, findings in zip(intervals.names, intervals.diagnostics, strict=True):

@@ -166,6 +166,8 @@ def fit_to_data(
             moved = matching if current is None else (current * matching) ** 0.5
             settled = current is not None and abs(np.log(moved / current)) < CONFIG.eta_tolerance
             current = moved
+        if not np.isfinite(current):
+            break
         precision = current * hessian + fitted.prior_hessian
         if damping < 1:
             precision = damping * precision + (1 - damping) * _inverse(covariance)

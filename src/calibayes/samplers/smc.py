@@ -60,9 +60,9 @@ class SMCState(eqx.Module):
     key: PRNGKeyArray
     """Key of the temperature steps."""
     snapshot_key: PRNGKeyArray
-    """Key of the moves between snapshots."""
+    """Key of the moves that yield further particles at the same learning rate (`SMC.snapshots`)."""
     mixed: Bool[Array, " B"]
-    """Replicates whose initial particles had mixed."""
+    """Whether the initial particles of a replicate passed the test of mixing, or were tempered from the prior."""
 
     @property
     def particles(self) -> Particles:

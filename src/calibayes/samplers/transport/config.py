@@ -165,6 +165,17 @@ class RepairConfig:
     many_replicates: float = 0.25
     """Share of degenerate replicates above which a warning announces a long run."""
 
+    out_of_reach: float = 0.5
+    """Share of replicates with degenerate weights above which a large problem is out of reach. Below, refits of single
+    maps may help."""
+    evaluations_per_replicate: int = 200
+    """Evaluations of the risk to sample a replicate by tempering. Order of magnitude."""
+    max_losses: int = 2**36
+    """Number of losses of a repair of all replicates above which a problem is large: about a minute on two cores with
+    30 parameters. The breast cancer data of scikit-learn take 2.8e11."""
+    max_losses_on_accelerator: int = 2**41
+    """The same on an accelerator."""
+
     def min_ess(self, n_particles: int) -> float:
         """Return the number of effective particles, of `n_particles`, below which weights count as degenerate."""
         return min(self.degenerate_ess * n_particles, self.sufficient_particles)

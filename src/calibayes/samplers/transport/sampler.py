@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
@@ -24,6 +25,7 @@ from calibayes._backend.arguments import integer
 from calibayes._backend.functions import host_array
 from calibayes._backend.linalg import host_factor
 from calibayes._backend.rng import fold_key
+from calibayes._backend.time_limit import has_time_limit
 from calibayes._backend.warnings import LongRunWarning
 from calibayes._core.particles import Particles, host_moments
 from calibayes._core.sandwich import influences, mean_shifts
@@ -308,8 +310,11 @@ class Transport(Sampler[TransportState]):
             populations, pools, current, eta, data_state, first, key, evaluations, False, no_replicate, no_replicate
         )
         state = _refit_until(target, state, fair)
+        if fair.is_met(state.transported):
+            return state
         # If the maps miss even the lower goal, fit them again with all particles.
-        return state if fair.is_met(state.transported) else _use_all_particles(target, state, fair)
+        _require_within_reach(target, state)
+        return _use_all_particles(target, state, fair)
 
     def _fit_all_particles(
         self, target: Target, state: TransportState
@@ -416,6 +421,26 @@ def _first_maps(target: Target, current: PreparedPool, data_state: DataState, et
             return AffineMaps(host_array(centre[:, None] + shifts), host_array(on_data**0.5 * root @ relative))
     shifts, relative_totals = current.jackknife or _jackknife(target, current.pool)
     return AffineMaps.around(centre, root, on_data / relative_totals, shifts)
+
+
+def _require_within_reach(target: Target, state: TransportState) -> None:
+    """Raise an error if most replicates would have to be sampled by tempering, which would take very long.
+
+    Only where no better maps are known. A time limit is taken as permission to try.
+    """
+    constants, transported = config.CONFIG.repair, state.transported
+    degenerate = float((transported.ess < constants.degenerate_ess * transported.n_particles).mean())
+    on_cpu = jax.default_backend() == "cpu"
+    n_evaluations = constants.evaluations_per_replicate * degenerate * n_losses(target, state.current.whitened)
+    large = n_evaluations > (constants.max_losses if on_cpu else constants.max_losses_on_accelerator)
+    if degenerate > constants.out_of_reach and large and can_fit_normal(target) and not has_time_limit():
+        n, dim = int(target.counts.n), target.dim
+        raise RuntimeError(
+            f"the posteriors of {degenerate:.0%} of the bootstrap replicates differ too much from that of the data for "
+            f"importance sampling: there may be too few observations ({n:,}) for {dim} parameters, classes that are "
+            "nearly separable, or columns of X that are nearly collinear. Use a prior with a smaller scale, fewer "
+            'columns, or sampler="smc", which takes long. To try nevertheless, set a time limit (max_seconds=).'
+        )
 
 
 def _repair_draws_on_data(target: Target, state: TransportState, repair: bool) -> DataState:
