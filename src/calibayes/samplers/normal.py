@@ -20,6 +20,7 @@ References
 Opper and Archambeau (2009), The variational Gaussian approximation revisited, Neural Computation 21, 786-792.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -149,7 +150,8 @@ def fit_to_data(
         If Newton's method does not converge.
     """
     data, dim = _data_target(target), target.dim
-    damping, previous, current, settled = 1.0, np.inf, eta, True
+    damping, previous, settled = 1.0, np.inf, True
+    current = math.nan if eta is None else eta
     for _ in range(CONFIG.max_data_steps):
         root = host_factor(covariance[None])[0]
         fitted = jax.device_get(_derivatives_on_data(data, host_array(centre[:, None]), host_array(root)))
@@ -161,10 +163,11 @@ def fit_to_data(
         if eta is None:
             # The posterior covariance is (eta H + prior)^-1, and the sandwich eta^2 times J between two of these. The
             # geometric mean converges where the prior determines the covariance, which then does not depend on eta.
-            inverse = _inverse(hessian) if current is None else current * covariance
+            first = math.isnan(current)
+            inverse = _inverse(hessian) if first else current * covariance
             matching = dim / max(float(np.sum(inverse * outer)), 1e-300)
-            moved = matching if current is None else (current * matching) ** 0.5
-            settled = current is not None and abs(np.log(moved / current)) < CONFIG.eta_tolerance
+            moved = matching if first else (current * matching) ** 0.5
+            settled = not first and abs(np.log(moved / current)) < CONFIG.eta_tolerance
             current = moved
         if not np.isfinite(current):
             break
