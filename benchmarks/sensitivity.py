@@ -73,7 +73,7 @@ CONSTANTS = (
     Constant(f"{_TRANSPORT}.fit.full_ess", (0.3, 0.8)),
     Constant(f"{_TRANSPORT}.fit.fair_ess", (0.2, 0.7)),
     Constant(f"{_TRANSPORT}.fit.search_evaluations"),
-    Constant(f"{_TRANSPORT}.fit.search_fraction"),
+    Constant(f"{_TRANSPORT}.fit.search_thinning"),
     Constant(f"{_TRANSPORT}.fit.min_ess_ratio", (0.25, 1.0)),
     Constant(f"{_TRANSPORT}.matching.max_growth"),
     Constant(f"{_TRANSPORT}.matching.match_factor", (0.25, 0.8)),

@@ -158,12 +158,12 @@ def test_draws_far_from_the_matching_learning_rate_are_reported():
     assert cb.Code.DRAWS_FAR_FROM_ETA not in codes(near)
     iterate = make_solver().solve(far, 0.2).iterate
     draws = draws_on_data(far)
-    resolved = method.resolve(make_solver(), far, iterate, draws)
+    resolved = method.solve_again(make_solver(), far, iterate, draws)
     assert codes(resolved).count(cb.Code.DRAWS_FAR_FROM_ETA) == 1
     assert "from draws at eta = 0.2" in resolved.iterate.diagnostics[-1].message
     assert resolved.iterate.status is cb.Status.COMPUTED
     assert resolved.iterate.eta == pytest.approx(matching_eta(), rel=0.01)
-    fixed = cb.methods.Fixed(1.0).resolve(make_solver(), far, iterate, draws)
+    fixed = cb.methods.Fixed(1.0).solve_again(make_solver(), far, iterate, draws)
     assert cb.Code.DRAWS_FAR_FROM_ETA not in codes(fixed)
 
 

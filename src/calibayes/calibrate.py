@@ -1,6 +1,7 @@
 """`calibrate`: validate the input, assemble the problem, solve it and wrap the result.
 
-`gpc_smc` and `gpc_mcmc` are the two algorithms of Tanaka (2024), arXiv:2404.16528.
+`gpc_mcmc` is the algorithm of Syring and Martin (2019) and `gpc_smc` that of Tanaka (2024), arXiv:2404.16528, both with
+the settings of the latter.
 """
 
 import time
@@ -94,9 +95,10 @@ def calibrate(
     progress: bool = True,
     checkpoint: str | PathLike[str] | None = None,
 ) -> Result:
-    """Choose the learning rate eta so that the credible sets at `level` cover as often as they claim.
+    """Choose the learning rate eta so that a share `level` of the replicates' credible sets contain the estimate.
 
-    Other values of `method` set it by a formula.
+    This is `method="gpc"`, the default. Other methods compute eta from a formula, or report draws of another
+    distribution.
 
     Parameters
     ----------
@@ -110,15 +112,16 @@ def calibrate(
     region : str or Region
         Credible set: "hpd", "ellipsoid", "box", "simultaneous", or one of `calibayes.regions`. Default: "hpd".
     method : str or Method
-        How the learning rate is set: "gpc" solves for the coverage, "gpc-studentized" and "gpc-double" correct it for
-        few observations, "matching", "lyddon-holmes-walker", "holmes-walker" and "safe-bayes" compute the learning
-        rate, "bayesbag", "posterior-bootstrap" and "q-posterior" report draws of another distribution; or one of
-        `calibayes.methods`. For all but "gpc" the coverage is reported, not solved for. Default: "gpc".
+        How the learning rate is set. "gpc" solves for the eta at which coverage on the replicates equals `level`.
+        "gpc-studentized" and "gpc-double" correct this eta for small numbers of observations. "matching",
+        "lyddon-holmes-walker", "holmes-walker" and "safe-bayes" compute eta from a formula. "bayesbag",
+        "posterior-bootstrap" and "q-posterior" report draws of another distribution. Or one of `calibayes.methods`. For
+        all but "gpc", coverage on the replicates is reported and need not equal `level`. Default: "gpc".
     shape : str, optional
-        "sandwich" maps the draws around their mean so that their covariance has the shape of the sandwich covariance
-        (open-faced sandwich), and `method` sets the learning rate of the mapped posterior, so that the intervals of all
-        parameters are calibrated by one posterior. It needs a posterior that is near normal. Default: None, the
-        posterior as it is.
+        "sandwich" transforms the deviations of the draws from their mean linearly, so that their covariance is
+        proportional to the sandwich covariance (open-faced sandwich). `method` then sets the learning rate of the
+        transformed posterior, which calibrates the intervals of all parameters approximately at once. It needs a
+        posterior that is near normal. Default: None, the posterior as it is.
     sampler : str or Sampler
         "auto" is "transport", audited on some replicates by an independent sampler, with SMC from the prior as
         fallback. "smc", "mcmc", or a `Transport`, `SMC` or `MCMC` object. Default: "auto".
@@ -132,20 +135,23 @@ def calibrate(
     weights : array_like of shape (N,), optional
         Weight of each observation, not negative. If all are integers they are numbers of repetitions, and the result is
         that of the repeated data. Otherwise, such as for survey weights, they multiply the risk of each observation,
-        and the bootstrap resamples the N observations. Divide integer survey weights by their mean. Counts in an array
-        `bootstrap` include the weights. Default: all one.
+        and the bootstrap resamples the N observations. Divide integer survey weights by their mean. If `bootstrap` is
+        an array, its counts must already be multiplied by the weights, which are not applied to it again. Default: all
+        one.
     eta_init : float, optional
-        Learning rate at which the search starts. Default: where the spread of the posterior equals that of the sandwich
-        covariance for transport, 1 for the others.
+        Learning rate at which the search starts. Default: for transport, the one at which the draws on the data cover
+        the first-order approximations of the estimates on the replicates; for the other samplers, 1.
     tolerance : float
         A `RobbinsMonro` search stops when coverage is within this distance of `level`. Default: 0.005.
     max_iterations : int
         Maximum number of learning rates that the search visits. Default: 100.
     max_seconds : float, optional
-        Time limit in seconds. The best result so far is then returned, with `Status.TIME_LIMIT`. A program that runs or
-        is being compiled is not cut short. With `checkpoint`, the same call continues. Default: no limit.
+        Time limit in seconds. The best result so far is then returned, with `Status.TIME_LIMIT`. The limit is checked
+        between steps: a step that is running or being compiled is finished first. With `checkpoint`, the same call
+        continues. Default: no limit.
     draws : array_like of shape (M, K), optional
-        Draws of the posterior at `eta_init` to start from. Default: start from the prior.
+        Draws of the posterior on the data at learning rate `eta_init`, or at 1 if that is None, to start from. Default:
+        the sampler starts from the prior.
     names : sequence of str, optional
         Names of the parameters. Default: the columns of a data frame.
     seed : int or JAX key

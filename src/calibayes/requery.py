@@ -253,7 +253,7 @@ class Calibration:
         same = region is self.problem.region and level == self.problem.level
         known = replace(self.iterate, reported=None)
         known = known if same else replace(known, curve=None)
-        solution = self.method.resolve(solver, problem, known, self.draws)
+        solution = self.method.solve_again(solver, problem, known, self.draws)
         iterate = self._inherit(solution.iterate)
         if all(finding.code is not Code.ROUNDING for finding in iterate.diagnostics):
             iterate = check_rounding(self.inputs.precision, problem, iterate, repeatable=False)
@@ -326,7 +326,7 @@ class Calibration:
 
     def _answer_by_method(self, level: float, vectors: np.ndarray) -> list["_Marginal | None"]:
         """Return the intervals at the learning rates that the method states, or calibrate them."""
-        rates = self.method.interval_rates(self.problem, self.iterate, self.draws, level, vectors)
+        rates = self.method.interval_etas(self.problem, self.iterate, self.draws, level, vectors)
         if rates is None:
             return self._answer_together(level, vectors)
         status = self.iterate.status

@@ -131,7 +131,7 @@ def read(name: str, args: Sequence[object]) -> tuple[jax.stages.Compiled, Any] |
     name : str
         Name of the program.
     args : sequence of pytree
-        Arguments of the program, whose static parts are also parts of its value.
+        Arguments of the program; their static parts also occur in the pytree that it returns.
     """
     content = _content(name)
     if content is None:
@@ -164,9 +164,9 @@ def write(name: str, compiled: jax.stages.Compiled, value: object, args: Sequenc
     compiled : jax.stages.Compiled
         The program.
     value : object
-        Description of its value, without arrays.
+        The pytree that the program returns, without its arrays.
     args : sequence of pytree
-        Arguments of the program, whose static parts are also parts of its value.
+        Arguments of the program; their static parts also occur in the pytree that it returns.
     """
     folder = cache_dir()
     if folder is None:

@@ -175,7 +175,7 @@ def linear_risk(
     reference_loss: Float[Array, "G L"],
     counts: Counts,
 ) -> Float[Array, "B M"]:
-    """Return the risk of a loss of a linear prediction relative to the reference.
+    """Return the risk minus the risk of the reference, for a loss of a linear prediction.
 
     The parameters are those of `risk_by_scan`.
     """
@@ -219,7 +219,7 @@ def risk_by_scan(
     reference_loss: Float[Array, "G L"],
     counts: Counts,
 ) -> Float[Array, "B M"]:
-    """Return the risk of a loss of a linear prediction relative to the reference, by a scan over blocks.
+    """Return the risk minus the risk of the reference, for a loss of a linear prediction, by a scan over blocks.
 
     The loss is decomposed to minimise the number of operations per particle and observation. For a location loss, y is
     included in the offset of the prediction.

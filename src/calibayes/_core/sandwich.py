@@ -37,15 +37,14 @@ from calibayes._core.target import Target
 
 
 class Influences(NamedTuple):
-    """Influences of the observations on the posterior mean of the data.
+    """Influences of the observations on the posterior mean of the parameters given the data.
 
     Attributes
     ----------
     values : Array of shape (K, N)
-        Influence of one count of every observation. Zero for padding.
+        First-order change of the posterior mean when the count of an observation increases by one. Zero for padding.
     matching_eta : float
-        Learning rate at which the posterior covariance matches the sandwich covariance; infinite if no observation has
-        an influence.
+        Learning rate K / tr(H^-1 J) of `calibayes.methods.Matching`; infinite if no observation has an influence.
     """
 
     values: Float[Array, "K N"]

@@ -105,7 +105,8 @@ class SVMClassifier(Classifier):
     shape : str, optional
         "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
-        Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
+        Prior of the linear prediction at the means of the columns (absent if `fit_intercept=False`), followed by the
+        coefficients. Default: independent normal
         distributions, weak compared with the spread of the data.
     bootstrap : int, Bootstrap or ndarray, optional
         Bootstrap replicates, as in `calibayes.calibrate`.
@@ -121,14 +122,14 @@ class SVMClassifier(Classifier):
     classes_ : ndarray of shape (2,)
         The two classes.
     coef_ : ndarray of shape (n_features,)
-        Posterior mean of the coefficients.
+        Posterior mean of the coefficients at `eta_`.
     coef_interval_ : ndarray of shape (n_features, 2)
         Credible interval of each coefficient at `level`, calibrated at its own learning rate. Computed at the first
         access.
     coef_eta_ : ndarray of shape (n_features,)
         Learning rate at which each coefficient's interval is calibrated.
     intercept_ : float
-        Posterior mean of the intercept, the prediction at zero of all columns; 0 if `fit_intercept=False`.
+        Posterior mean of the intercept, the linear prediction where all columns are zero; 0 if `fit_intercept=False`.
     intercept_interval_ : ndarray of shape (2,)
         Calibrated credible interval of the intercept.
     eta_ : float
@@ -174,7 +175,8 @@ class LogisticClassifier(Classifier):
     shape : str, optional
         "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
-        Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
+        Prior of the linear prediction at the means of the columns (absent if `fit_intercept=False`), followed by the
+        coefficients. Default: independent normal
         distributions, weak compared with the spread of the data.
     bootstrap : int, Bootstrap or ndarray, optional
         Bootstrap replicates, as in `calibayes.calibrate`.
@@ -190,14 +192,14 @@ class LogisticClassifier(Classifier):
     classes_ : ndarray of shape (2,)
         The two classes.
     coef_ : ndarray of shape (n_features,)
-        Posterior mean of the coefficients.
+        Posterior mean of the coefficients at `eta_`.
     coef_interval_ : ndarray of shape (n_features, 2)
         Credible interval of each coefficient at `level`, calibrated at its own learning rate. Computed at the first
         access.
     coef_eta_ : ndarray of shape (n_features,)
         Learning rate at which each coefficient's interval is calibrated.
     intercept_ : float
-        Posterior mean of the intercept, the prediction at zero of all columns; 0 if `fit_intercept=False`.
+        Posterior mean of the intercept, the linear prediction where all columns are zero; 0 if `fit_intercept=False`.
     intercept_interval_ : ndarray of shape (2,)
         Calibrated credible interval of the intercept.
     eta_ : float

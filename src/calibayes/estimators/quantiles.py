@@ -32,7 +32,8 @@ class MultiQuantileRegressor(BaseEstimator):
     shape : str, optional
         "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
-        Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
+        Prior of the linear prediction at the means of the columns (absent if `fit_intercept=False`), followed by the
+        coefficients. Default: independent normal
         distributions, weak compared with the spread of the data.
     bootstrap : int, Bootstrap or ndarray, optional
         Bootstrap replicates, as in `calibayes.calibrate`.

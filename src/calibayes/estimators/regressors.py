@@ -69,7 +69,8 @@ class QuantileRegressor(Regressor):
     shape : str, optional
         "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
-        Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
+        Prior of the linear prediction at the means of the columns (absent if `fit_intercept=False`), followed by the
+        coefficients. Default: independent normal
         distributions, weak compared with the spread of the data.
     bootstrap : int, Bootstrap or ndarray, optional
         Bootstrap replicates, as in `calibayes.calibrate`.
@@ -83,14 +84,14 @@ class QuantileRegressor(Regressor):
     Attributes
     ----------
     coef_ : ndarray of shape (n_features,)
-        Posterior mean of the coefficients.
+        Posterior mean of the coefficients at `eta_`.
     coef_interval_ : ndarray of shape (n_features, 2)
         Credible interval of each coefficient at `level`, calibrated at its own learning rate. Computed at the first
         access.
     coef_eta_ : ndarray of shape (n_features,)
         Learning rate at which each coefficient's interval is calibrated.
     intercept_ : float
-        Posterior mean of the intercept, the prediction at zero of all columns; 0 if `fit_intercept=False`.
+        Posterior mean of the intercept, the prediction where all columns are zero; 0 if `fit_intercept=False`.
     intercept_interval_ : ndarray of shape (2,)
         Calibrated credible interval of the intercept.
     eta_ : float
@@ -163,7 +164,8 @@ class ExpectileRegressor(Regressor):
     shape : str, optional
         "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
-        Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
+        Prior of the linear prediction at the means of the columns (absent if `fit_intercept=False`), followed by the
+        coefficients. Default: independent normal
         distributions, weak compared with the spread of the data.
     bootstrap : int, Bootstrap or ndarray, optional
         Bootstrap replicates, as in `calibayes.calibrate`.
@@ -177,14 +179,14 @@ class ExpectileRegressor(Regressor):
     Attributes
     ----------
     coef_ : ndarray of shape (n_features,)
-        Posterior mean of the coefficients.
+        Posterior mean of the coefficients at `eta_`.
     coef_interval_ : ndarray of shape (n_features, 2)
         Credible interval of each coefficient at `level`, calibrated at its own learning rate. Computed at the first
         access.
     coef_eta_ : ndarray of shape (n_features,)
         Learning rate at which each coefficient's interval is calibrated.
     intercept_ : float
-        Posterior mean of the intercept, the prediction at zero of all columns; 0 if `fit_intercept=False`.
+        Posterior mean of the intercept, the prediction where all columns are zero; 0 if `fit_intercept=False`.
     intercept_interval_ : ndarray of shape (2,)
         Calibrated credible interval of the intercept.
     eta_ : float
@@ -258,7 +260,8 @@ class HuberRegressor(Regressor):
     shape : str, optional
         "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
-        Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
+        Prior of the linear prediction at the means of the columns (absent if `fit_intercept=False`), followed by the
+        coefficients. Default: independent normal
         distributions, weak compared with the spread of the data.
     bootstrap : int, Bootstrap or ndarray, optional
         Bootstrap replicates, as in `calibayes.calibrate`.
@@ -274,14 +277,14 @@ class HuberRegressor(Regressor):
     delta_ : float
         Threshold `delta` that was used.
     coef_ : ndarray of shape (n_features,)
-        Posterior mean of the coefficients.
+        Posterior mean of the coefficients at `eta_`.
     coef_interval_ : ndarray of shape (n_features, 2)
         Credible interval of each coefficient at `level`, calibrated at its own learning rate. Computed at the first
         access.
     coef_eta_ : ndarray of shape (n_features,)
         Learning rate at which each coefficient's interval is calibrated.
     intercept_ : float
-        Posterior mean of the intercept, the prediction at zero of all columns; 0 if `fit_intercept=False`.
+        Posterior mean of the intercept, the prediction where all columns are zero; 0 if `fit_intercept=False`.
     intercept_interval_ : ndarray of shape (2,)
         Calibrated credible interval of the intercept.
     eta_ : float
@@ -359,7 +362,8 @@ class PoissonRegressor(Regressor):
     shape : str, optional
         "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
-        Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
+        Prior of the linear prediction at the means of the columns (absent if `fit_intercept=False`), followed by the
+        coefficients. Default: independent normal
         distributions, weak compared with the spread of the data.
     bootstrap : int, Bootstrap or ndarray, optional
         Bootstrap replicates, as in `calibayes.calibrate`.
@@ -373,14 +377,15 @@ class PoissonRegressor(Regressor):
     Attributes
     ----------
     coef_ : ndarray of shape (n_features,)
-        Posterior mean of the coefficients.
+        Posterior mean of the coefficients at `eta_`.
     coef_interval_ : ndarray of shape (n_features, 2)
         Credible interval of each coefficient at `level`, calibrated at its own learning rate. Computed at the first
         access.
     coef_eta_ : ndarray of shape (n_features,)
         Learning rate at which each coefficient's interval is calibrated.
     intercept_ : float
-        Posterior mean of the intercept, the prediction at zero of all columns; 0 if `fit_intercept=False`.
+        Posterior mean of the intercept, the logarithm of the conditional mean where all columns are zero; 0 if
+        `fit_intercept=False`.
     intercept_interval_ : ndarray of shape (2,)
         Calibrated credible interval of the intercept.
     eta_ : float
@@ -466,7 +471,8 @@ class GibbsRegressor(Regressor):
     shape : str, optional
         "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
-        Prior of the prediction at the means of the columns, followed by the coefficients. Default: independent normal
+        Prior of the linear prediction at the means of the columns (absent if `fit_intercept=False`), followed by the
+        coefficients. Default: independent normal
         distributions, weak compared with the spread of the data.
     bootstrap : int, Bootstrap or ndarray, optional
         Bootstrap replicates, as in `calibayes.calibrate`.
@@ -480,14 +486,15 @@ class GibbsRegressor(Regressor):
     Attributes
     ----------
     coef_ : ndarray of shape (n_features,)
-        Posterior mean of the coefficients.
+        Posterior mean of the coefficients at `eta_`.
     coef_interval_ : ndarray of shape (n_features, 2)
         Credible interval of each coefficient at `level`, calibrated at its own learning rate. Computed at the first
         access.
     coef_eta_ : ndarray of shape (n_features,)
         Learning rate at which each coefficient's interval is calibrated.
     intercept_ : float
-        Posterior mean of the intercept, the prediction at zero of all columns; 0 if `fit_intercept=False`.
+        Posterior mean of the intercept, the logarithm of the conditional mean where all columns are zero; 0 if
+        `fit_intercept=False`.
     intercept_interval_ : ndarray of shape (2,)
         Calibrated credible interval of the intercept.
     eta_ : float

@@ -7,7 +7,7 @@ A name stands for a method with its default parameters: "gpc", "gpc-studentized"
 from collections.abc import Callable
 
 from calibayes._backend.arguments import display
-from calibayes.methods.base import Formula as Formula
+from calibayes.methods.base import FormulaMethod as FormulaMethod
 from calibayes.methods.base import Method as Method
 from calibayes.methods.bayesbag import BayesBag as BayesBag
 from calibayes.methods.double import DoubleGPC as DoubleGPC
@@ -30,7 +30,7 @@ __all__ = [
     "DoubleGPC",
     "DrawsMethod",
     "Fixed",
-    "Formula",
+    "FormulaMethod",
     "HolmesWalker",
     "LyddonHolmesWalker",
     "Matching",

@@ -1,7 +1,7 @@
 """The interface of a method: how the learning rate is set for a region, and for single parameters.
 
-`GPC` solves for the learning rate at which the sets cover at the level. A `Formula` computes it from draws on the data;
-the solver then samples every replicate there, and reports the coverage.
+`GPC` solves for the learning rate at which the sets cover at the level. A `FormulaMethod` computes it from draws on the
+data; the solver then samples every replicate there, and reports the coverage.
 """
 
 from abc import abstractmethod
@@ -105,7 +105,7 @@ class Method(eqx.Module):
         """
 
     @abstractmethod
-    def resolve(self, solver: Solver, problem: CoverageProblem, iterate: Iterate, draws: DataDraws) -> Solution:
+    def solve_again(self, solver: Solver, problem: CoverageProblem, iterate: Iterate, draws: DataDraws) -> Solution:
         """Set the learning rate of a problem whose replicates have been sampled at some learning rate.
 
         Parameters
@@ -124,7 +124,7 @@ class Method(eqx.Module):
         Solution
         """
 
-    def interval_rates(
+    def interval_etas(
         self,
         problem: CoverageProblem,  # noqa: ARG002
         iterate: Iterate,  # noqa: ARG002
@@ -156,7 +156,7 @@ class Method(eqx.Module):
         return None
 
 
-class Formula(Method):
+class FormulaMethod(Method):
     """Base class of methods that compute the learning rate from draws on the data.
 
     Subclass it and define `learning_rate`.
@@ -164,7 +164,7 @@ class Formula(Method):
     Examples
     --------
     >>> import calibayes as cb
-    >>> isinstance(cb.methods.Matching(), cb.methods.Formula)
+    >>> isinstance(cb.methods.Matching(), cb.methods.FormulaMethod)
     True
     """
 
@@ -189,7 +189,7 @@ class Formula(Method):
 
     def solve(self, solver, problem, eta):  # noqa: ARG002
         if self.uses_moments:
-            problem = draw_near_matching(solver, problem)
+            problem = draw_near_matching_eta(solver, problem)
         draws = draws_on_data(problem)
         rate = self.learning_rate(draws, problem.region.direction(problem.target.dim))
         solver = replace(solver, rule=Stay(rate.eta))
@@ -203,14 +203,14 @@ class Formula(Method):
         """Return the solution at the learning rate that the draws of the fallback sampler give."""
         draws = draws_on_data(replace(problem, initial=_initial_from(first)))
         try:
-            second = self.resolve(solver, first.problem, first.iterate, draws)
+            second = self.solve_again(solver, first.problem, first.iterate, draws)
         except STOPS as error:
             if processes_out_of_sync(error):
                 raise
             return replace(first, iterate=stopped(first.iterate, error))
         return with_earlier_run(second, first)
 
-    def resolve(self, solver, problem, iterate, draws):
+    def solve_again(self, solver, problem, iterate, draws):
         rate = self.learning_rate(draws, problem.region.direction(problem.target.dim))
         return self._describe_draws(stay_at(solver, problem, iterate, rate), draws)
 
@@ -225,7 +225,7 @@ class Formula(Method):
         )
         return with_diagnostic(solution, Diagnostic(Code.DRAWS_FAR_FROM_ETA, Severity.WARNING, 0, message))
 
-    def interval_rates(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
+    def interval_etas(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
         return [self.learning_rate(draws, vector) for vector in vectors]
 
 
@@ -289,7 +289,7 @@ def _describe_coverage(iterate: Iterate, level: float) -> Diagnostic | None:
     return Diagnostic(Code.COVERAGE_OFF_LEVEL, severity, 0, message)
 
 
-def draw_near_matching(solver: Solver, problem: CoverageProblem) -> CoverageProblem:
+def draw_near_matching_eta(solver: Solver, problem: CoverageProblem) -> CoverageProblem:
     """Return the problem with initial draws near the matching learning rate."""
     for k in range(CONFIG.max_redraws):
         assert problem.initial is not None

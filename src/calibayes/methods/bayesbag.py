@@ -51,7 +51,7 @@ class BayesBag(DrawsMethod):
     def __init__(self, eta: float = 1.0):
         self.eta = positive("eta", eta)
 
-    def sampling_rate(self):
+    def sampling_eta(self):
         return self.eta
 
     def draw(self, problem, iterate, draws):

@@ -66,10 +66,11 @@ class DoubleGPC(StudentizedGPC):
         return LearningRate(float(quantile_of(ordered, adjusted)), float(error))
 
 
-def relative_spreads(moments, vector: Float[np.ndarray, " K"] | None) -> Float[np.ndarray, "B D"]:
-    """Return the eigenvalues of H S for the Hessian H and the sandwich covariance S of every replicate.
+def relative_spreads(moments, vector: Float[np.ndarray, " K"] | None) -> Float[np.ndarray, "R D"]:
+    """Return the eigenvalues of H S, with the Hessian H and the sandwich covariance S, of the data and every replicate.
 
-    For the interval of one linear combination they are the ratio of the two variances.
+    Row 0 is the data. For the interval of one linear combination the only one is its sandwich variance divided by its
+    posterior variance at eta = 1.
     """
     if vector is not None:
         return 1 / moments.matching(vector)[:, None]
@@ -80,9 +81,10 @@ def relative_spreads(moments, vector: Float[np.ndarray, " K"] | None) -> Float[n
 def inner_shares(
     critical: Float[np.ndarray, " B"], spreads: Float[np.ndarray, "B D"], level: float
 ) -> Float[np.ndarray, " B"]:
-    """Return the share of each replicate's own replicates whose critical eta is below that of the replicate.
+    """Return, for each replicate, the share of second-level replicates drawn from it with a smaller critical eta.
 
-    The critical eta of an inner replicate is the chi-squared quantile over a sum of squared normal variables, weighted
+    The critical eta is the largest at which the set contains the estimate. That of a second-level replicate is
+    approximated by the chi-squared quantile over a sum of squared normal variables, weighted
     by the eigenvalues.
     """
     dim = spreads.shape[1]

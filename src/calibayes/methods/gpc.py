@@ -35,6 +35,6 @@ class GPC(Method):
     def solve(self, solver, problem, eta):
         return verify(solver, solver.solve_from_initial(problem, eta))
 
-    def resolve(self, solver, problem, iterate, draws):  # noqa: ARG002
+    def solve_again(self, solver, problem, iterate, draws):  # noqa: ARG002
         start = solver.start_at(iterate.state, iterate.sampled_eta)
         return solver.search(problem, start, "search", "solution")

@@ -30,7 +30,7 @@ from calibayes._core.scores import observation_scores
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Cluster
 from calibayes.losses import Logistic, Squared
-from calibayes.methods.base import Formula
+from calibayes.methods.base import FormulaMethod
 from calibayes.methods.moments import DataDraws, LearningRate
 
 _STREAM = 14
@@ -53,7 +53,7 @@ class HolmesWalkerConfig:
 CONFIG = HolmesWalkerConfig()
 
 
-class HolmesWalker(Formula):
+class HolmesWalker(FormulaMethod):
     r"""Match the expected information of the model, `method="holmes-walker"`.
 
     The learning rate is the square root of the ratio of the expected squared gradient of the log-likelihood under the
@@ -133,7 +133,7 @@ class HolmesWalker(Formula):
         variances = [(len(values) - 1) * np.var(values) for values in (by_group, by_data)]
         return LearningRate(float(np.sqrt(in_model.mean() / in_data.mean())), float(np.sqrt(sum(variances))))
 
-    def interval_rates(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
+    def interval_etas(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
         return [LearningRate(iterate.eta, iterate.eta_se)] * len(vectors)
 
     def _information(self, draws: DataDraws) -> tuple[Float[np.ndarray, " G"], Float[np.ndarray, "G S"]]:

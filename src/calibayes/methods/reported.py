@@ -19,7 +19,14 @@ from calibayes._backend.distributed import processes_out_of_sync
 from calibayes._backend.functions import host_array
 from calibayes._core.particles import Particles, host_moments, reweight_particles
 from calibayes._core.target import Target, evaluate
-from calibayes.methods.base import HAS_PARTICLES, Method, draw_near_matching, draws_on_data, stay_at, with_earlier_run
+from calibayes.methods.base import (
+    HAS_PARTICLES,
+    Method,
+    draw_near_matching_eta,
+    draws_on_data,
+    stay_at,
+    with_earlier_run,
+)
 from calibayes.methods.moments import DataDraws, LearningRate, Moments, matching_eta
 from calibayes.solve.iterate import Iterate
 from calibayes.solve.problem import CoverageProblem
@@ -55,7 +62,7 @@ class DrawsMethod(Method):
     True
     """
 
-    def sampling_rate(self) -> float | None:
+    def sampling_eta(self) -> float | None:
         """Return the learning rate at which the replicates must have been sampled.
 
         Returns
@@ -88,8 +95,8 @@ class DrawsMethod(Method):
             raise ValueError(f'method "{self.name}" has draws with a shape of their own. Use shape=None.')
 
     def solve(self, solver, problem, eta):  # noqa: ARG002
-        problem = draw_near_matching(solver, problem)
-        first = self.sampling_rate() or matching_eta(draws_on_data(problem).moments.moments)
+        problem = draw_near_matching_eta(solver, problem)
+        first = self.sampling_eta() or matching_eta(draws_on_data(problem).moments.moments)
         solver = replace(solver, rule=Stay(first))
         verified = verify(solver, solver.solve_from_initial(problem, first))
         solution = verified.solution
@@ -98,8 +105,8 @@ class DrawsMethod(Method):
         draws = draws_on_data(solution.problem, solution.iterate)
         return replace(verified, solution=self._report(solver, solution, draws))
 
-    def resolve(self, solver, problem, iterate, draws):
-        solution, first = Solution(problem, iterate, ()), self.sampling_rate()
+    def solve_again(self, solver, problem, iterate, draws):
+        solution, first = Solution(problem, iterate, ()), self.sampling_eta()
         if first is not None:
             solution = stay_at(solver, problem, iterate, LearningRate(first, 0.0), "first")
         return self._report(solver, solution, draws)
@@ -118,7 +125,7 @@ class DrawsMethod(Method):
         solution = with_earlier_run(solution, first)
         return replace(solution, iterate=replace(solution.iterate, reported=reported.particles))
 
-    def interval_rates(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
+    def interval_etas(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
         if iterate.reported is None:
             return [None] * len(vectors)
         reported = Reported(iterate.reported, math.inf)

@@ -28,7 +28,7 @@ from calibayes._core.loss import LinearLoss
 from calibayes._core.particles import Particles
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Cluster
-from calibayes.methods.base import Formula
+from calibayes.methods.base import FormulaMethod
 from calibayes.methods.moments import DataDraws, LearningRate
 from calibayes.samplers.initial import init_at_prior
 from calibayes.samplers.mixing import temper_to
@@ -50,7 +50,7 @@ class SafeBayesConfig:
 CONFIG = SafeBayesConfig()
 
 
-class SafeBayes(Formula):
+class SafeBayes(FormulaMethod):
     r"""Learning rate of the best sequential predictions, `method="safe-bayes"`.
 
     Parameters
@@ -118,7 +118,7 @@ class SafeBayes(Formula):
         first, second = etas[np.argmin(halves, 1)]
         return LearningRate(best, float(abs(first - second)) / 2)
 
-    def interval_rates(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
+    def interval_etas(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
         return [LearningRate(iterate.eta, iterate.eta_se)] * len(vectors)
 
     def predictive_losses(self, draws: DataDraws) -> Float[np.ndarray, "2 G"]:

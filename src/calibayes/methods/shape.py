@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from calibayes._backend.arguments import display
 from calibayes._core.particles import Particles
-from calibayes.methods.base import draw_near_matching
+from calibayes.methods.base import draw_near_matching_eta
 from calibayes.methods.moments import Moments, estimate_moments, matching_eta, require_full_rank
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.solver import Solver
@@ -54,14 +54,14 @@ def check_shape(shape: object) -> None:
 
 
 def with_sandwich_shape(solver: Solver, problem: CoverageProblem) -> CoverageProblem:
-    """Return a problem with initial draws whose posteriors have the shape of the sandwich covariance.
+    """Return the problem with initial draws, and with the matrix that makes covariances proportional to the sandwich.
 
     Raises
     ------
     ValueError
         If the posterior on the data is not near normal.
     """
-    problem = draw_near_matching(solver, problem)
+    problem = draw_near_matching_eta(solver, problem)
     assert problem.initial is not None
     particles, eta = problem.initial.particles, problem.initial.eta
     z, weights = _merged(particles)
@@ -71,7 +71,7 @@ def with_sandwich_shape(solver: Solver, problem: CoverageProblem) -> CoveragePro
 
 
 def sandwich_map(moments: Moments) -> Float[np.ndarray, "K K"]:
-    """Return the matrix that gives the posterior at the matching learning rate the sandwich covariance."""
+    """Return the matrix that gives draws at the matching learning rate the sandwich as their covariance."""
     require_full_rank(moments)
     root = _power(matching_eta(moments) * moments.sandwich, 0.5)
     return root @ _power(moments.inverse_hessian, -0.5)

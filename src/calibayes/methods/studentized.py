@@ -123,7 +123,7 @@ class StudentizedGPC(Method):
         verified = verify(solver, solver.solve_from_initial(problem, eta))
         return replace(verified, solution=self._studentize(solver, verified.solution))
 
-    def resolve(self, solver, problem, iterate, draws):
+    def solve_again(self, solver, problem, iterate, draws):
         require_derivative(self.name, draws)
         solver = replace(solver, rule=Bracket())
         if iterate.curve is not None and iterate.status is Status.CONVERGED:
@@ -157,7 +157,7 @@ class StudentizedGPC(Method):
         )
         return with_diagnostic(solution, Diagnostic(Code.DRAWS_FAR_FROM_ETA, Severity.WARNING, 0, message))
 
-    def interval_rates(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
+    def interval_etas(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
         moments = _replicate_moments(self.name, problem, iterate)
         curves, _ = marginal_curves(problem, iterate, level, vectors)
         rates = [self.rate(curve, level, moments, vector) for curve, vector in zip(curves, vectors, strict=True)]
@@ -187,7 +187,7 @@ class ReplicateMoments:
 
 
 def _replicate_moments(name: str, problem: CoverageProblem, iterate: Iterate) -> ReplicateMoments:
-    """Return the moments of the data and of all replicates at the learning rate of the particles."""
+    """Return inverse Hessians and sandwich covariances on the data and on all replicates."""
     target, eta = problem.target, iterate.sampled_eta
     particles, data = iterate.state.particles, problem.sampler.data(iterate.state)
     means, covariances = _moments_with_data(target, particles, data)
@@ -202,7 +202,7 @@ def _replicate_moments(name: str, problem: CoverageProblem, iterate: Iterate) ->
 def _moments_with_data(
     target: Target, particles: Particles, data: Particles
 ) -> tuple[Float[np.ndarray, "K B"], Float[np.ndarray, "B K K"]]:
-    """Return means and covariances of all replicates, those of the data from all draws on them."""
+    """Return the posterior means and covariances; on the data they are computed from all of its draws."""
     means, covariances = host_moments(target.constrained(particles))
     means[:, :1], covariances[:1] = host_moments(target.constrained(data))
     return means, covariances

@@ -19,7 +19,7 @@ from calibayes.model import GibbsModel
 from calibayes.regions import Region
 from calibayes.result.intervals import Intervals as Intervals
 from calibayes.result.intervals import describe as describe
-from calibayes.result.intervals import percent, standard_errors
+from calibayes.result.intervals import normal_width, percent, standard_errors
 from calibayes.solve.iterate import TraceRecord as TraceRecord
 
 if TYPE_CHECKING:
@@ -38,13 +38,15 @@ class Result:
     Attributes
     ----------
     eta : float
-        Learning rate at which the credible sets cover at `level`.
+        Learning rate that the method chose. For "gpc" the credible sets computed on the bootstrap replicates contain
+        the estimate in a share `level` of the replicates.
     eta_se : float
         Simulation standard error of eta from the finite numbers of replicates and particles; not the variation of eta
         over data sets.
     coverage : Coverage
-        Share of bootstrap replicates whose set contains the estimate at eta. Eta is chosen on these replicates, so that
-        this is as near to `level` as their number allows; its interval shows how far off the probability may be.
+        Share of bootstrap replicates whose credible set at eta contains the estimate. For "gpc" it is as near to
+        `level` as the number of replicates allows, because eta is chosen on them. `coverage.interval` is a 95%
+        confidence interval for the share of infinitely many replicates.
     status : Status
         How the calibration ended.
     diagnostics : list of Diagnostic
@@ -371,9 +373,11 @@ class Result:
 
     def _head(self) -> list[str]:
         level, region = percent(self.level), self.region.name
+        low, high = self.coverage.interval
         return [
             f"learning rate   {self.eta:.4g} (standard error {self.eta_se:.2g}) for joint {level} {region} sets",
-            f"coverage        {self.coverage!r}: share of replicates whose set contains the estimate",
+            f"coverage        {float(self.coverage):.3f} (95% interval {low:.3f} to {high:.3f}): share of replicates "
+            "whose set contains the estimate",
             f"status          {'converged' if self.converged else 'NOT CONVERGED'}. {self.status.value}",
             *(f"{finding.severity.name.lower():<15} {finding.message}" for finding in self.diagnostics),
         ]
@@ -397,7 +401,8 @@ class Result:
             return ["All intervals are at the one learning rate above, which does not calibrate each of them."]
         notes = [
             "eta: the learning rate at which the interval in its row is calibrated.",
-            "se: width of the interval divided by that of a standard normal distribution.",
+            f"se: width of the interval divided by {normal_width(self.level):.2f}, the width of that of a standard "
+            "normal distribution.",
         ]
         names_of: dict[Diagnostic, list[str]] = {}
         for name, findings in zip(intervals.names, intervals.diagnostics, strict=True):
@@ -410,8 +415,9 @@ class Result:
         return [*notes, *about]
 
     def to_datatree(self) -> Any:
-        """Convert to an ArviZ DataTree: posterior, risk of the draws, critical levels of the replicates, trace.
+        """Convert to an ArviZ DataTree: posterior, risk of the draws, critical level of each replicate, trace.
 
+        The critical level is the smallest level at which the set of the replicate contains the estimate.
         The learning rate and all other scalars are attributes of the posterior group.
 
         Returns

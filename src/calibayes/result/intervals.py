@@ -25,7 +25,12 @@ def percent(level: float) -> str:
 
 def standard_errors(bounds: Float[np.ndarray, "K 2"], level: float) -> Float[np.ndarray, " K"]:
     """Return the widths of intervals divided by the width of a standard normal interval of the same level."""
-    return np.ptp(bounds, 1) / (2 * NormalDist().inv_cdf(0.5 + 0.5 * level))
+    return np.ptp(bounds, 1) / normal_width(level)
+
+
+def normal_width(level: float) -> float:
+    """Return the width of the central interval of a standard normal distribution at a level."""
+    return 2 * NormalDist().inv_cdf(0.5 + 0.5 * level)
 
 
 @dataclass(frozen=True, repr=False)

@@ -47,7 +47,7 @@ class AuditConfig:
     min_difference: float = 0.02
     """Root mean square difference of critical levels that matters. A smaller one changes eta by less than its own
     standard error with 2,000 replicates."""
-    max_run_difference: float = 0.05
+    max_run_sd: float = 0.05
     """Root mean square error of critical levels, estimated from the difference of two independent runs, up to which
     particles that cannot move between modes are accepted. Smaller than 1 - level at the usual levels: the coverage,
     which averages over replicates, hardly depends on it."""
@@ -78,10 +78,8 @@ class Audit(NamedTuple):
 
     @property
     def reproducible(self) -> bool:
-        """Whether the two independent runs agree well enough to replace a test of mixing."""
-        return bool(
-            np.sqrt(np.mean(np.square(np.diff(self.independent_levels, axis=0))) / 2) < CONFIG.max_run_difference
-        )
+        """Whether the two independent runs agree so well that their mixing need not be tested."""
+        return bool(np.sqrt(np.mean(np.square(np.diff(self.independent_levels, axis=0))) / 2) < CONFIG.max_run_sd)
 
     @property
     def finding(self) -> str:

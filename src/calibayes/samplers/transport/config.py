@@ -67,23 +67,25 @@ class FitConfig:
     """Share of replicates that should reach `good_ess` or `full_ess`."""
     fair_ess: float = 0.4
     """ESS above which a map is good enough to search for eta."""
-    half_replicates: float = 0.5
+    fair_share: float = 0.5
     """Share of replicates that should reach `fair_ess`."""
     search_evaluations: int = 2
     """Evaluations of the risk that may be spent to reach `good_ess` during the search."""
-    search_fraction: int = 4
-    """One particle in this many is used during the search. A quarter of them locates eta to about 10%, at a quarter of
-    the cost."""
+    search_thinning: int = 4
+    """One in this number of particles is used during the search. A quarter of them locates eta to about 10%, at a
+    quarter of the cost."""
     min_search_particles: int = 200
     """Smallest number of particles used during the search."""
     data_evaluations: int = 8
-    """Largest number of evaluations of the risk for fitting the maps on the data. They are cheap, because there are few
-    maps, and the point estimate and all first maps of the replicates depend on them. If the prior disagrees with the
-    data, the posterior moves with eta by several standard deviations, and three were not sufficient."""
+    """Largest number of evaluations of the risk for fitting the maps from the initial draws to the posterior on the
+    data at another learning rate. They are cheap, because there is one map for each of the 20 populations. The point
+    estimate and the first maps of all replicates depend on them. If the prior disagrees with the data, this posterior
+    moves with eta by several standard deviations, and three evaluations were not sufficient."""
     min_ess_ratio: float = 0.5
     """A refit is rejected if it reduces the ESS below this multiple of the previous one. Smaller reductions are
-    accepted: choosing the larger ESS would favour weights that miss a tail. From `common_moments_from` parameters on,
-    the moments of a refit are noisy, and it has to increase the ESS."""
+    accepted: choosing the larger ESS would favour weights that miss a tail. For models with at least
+    `common_moments_from` parameters the moments of a refit are noisy; a refit is then accepted only if it increases the
+    ESS."""
     max_extra_batches: int = 5
     """Largest number of batches of replicates that are refitted further on their own. If more replicates are poor, the
     maps do not suit the problem and refits do not help."""

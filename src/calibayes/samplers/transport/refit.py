@@ -63,7 +63,7 @@ def n_search_particles(dim: int, size: int, fits_moments: bool) -> int:
     """
     constants = config.CONFIG.fit
     smallest = max(constants.min_search_particles, required_ess(dim) if fits_moments else 0)
-    return min(size, max(size // constants.search_fraction, smallest))
+    return min(size, max(size // constants.search_thinning, smallest))
 
 
 def whiten(particles: Particles, eta: float, fits_moments: bool) -> tuple[WhitenedPool, WhitenedPool]:

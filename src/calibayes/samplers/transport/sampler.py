@@ -296,7 +296,7 @@ class Transport(Sampler[TransportState]):
         good = FitGoal(
             constants.good_ess, constants.most_replicates, min(constants.search_evaluations, self.max_evaluations)
         )
-        fair = FitGoal(constants.fair_ess, constants.half_replicates, self.max_evaluations)
+        fair = FitGoal(constants.fair_ess, constants.fair_share, self.max_evaluations)
         data_state = _transport_to_data(target, current, eta)
         if np.median(data_state.transported.ess) < constants.fair_ess * data_state.transported.n_particles:
             # Between two learning rates of the grid the posterior moves too far for one affine map, as under a prior in
