@@ -67,7 +67,8 @@ def test_repr_and_summary(result):
     assert "converged" in text
     assert "age" in text
     assert "95% low" in text
-    assert f"coverage        {result.coverage!r} of these sets" in text
+    low, high = result.coverage.interval
+    assert f"coverage        {float(result.coverage):.3f} (95% interval {low:.3f} to {high:.3f}): share of" in text
     intervals = result.intervals()
     low, high = intervals.bounds[1]
     line = next(line for line in text.splitlines() if line.startswith("age"))

@@ -81,9 +81,10 @@ def single_process():
 
 @pytest.mark.parametrize("failing", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_lost_process_ends_the_other_and_both_can_be_restarted(single_process, failing, tmp_path):
-    """A killed process ends the other with an error; restarted, both obtain the result of one process, bit for bit.
+    """A killed process ends the other with an error; restarted, both obtain the result of one process up to rounding.
 
-    Only replicates are divided, so that nothing is added in another order. The loss of process 1 is noticed by a failed
+    Only replicates are divided. Matrix products over the replicates of a device are rounded differently if their number
+    differs, by about 1e-6 of eta. The loss of process 1 is noticed by a failed
     sum, or by JAX after the heartbeat timeout. Process 0 runs the coordination service: without it JAX aborts the other
     process, possibly before that can raise an error.
     """
@@ -105,7 +106,10 @@ def test_lost_process_ends_the_other_and_both_can_be_restarted(single_process, f
     resumed = run_calibration(path)
     for process in resumed:
         assert process.returncode == 0, process.stderr
-        assert json.loads(process.stdout.splitlines()[-1]) == {"devices": 4, **single_process}
+    first, second = (json.loads(process.stdout.splitlines()[-1]) for process in resumed)
+    assert first == second
+    assert first.pop("devices") == 4
+    assert first == {name: pytest.approx(value, rel=1e-5) for name, value in single_process.items()}
 
 
 def test_uncaught_exception_in_one_process_ends_the_other(tmp_path):

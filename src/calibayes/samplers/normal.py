@@ -150,7 +150,7 @@ def fit_to_data(
         If Newton's method does not converge.
     """
     data, dim = _data_target(target), target.dim
-    damping, previous, settled = 1.0, np.inf, True
+    damping, previous, eta_converged = 1.0, np.inf, True
     current = math.nan if eta is None else eta
     for _ in range(CONFIG.max_data_steps):
         root = host_factor(covariance[None])[0]
@@ -167,7 +167,7 @@ def fit_to_data(
             inverse = _inverse(hessian) if first else current * covariance
             matching = dim / max(float(np.sum(inverse * outer)), 1e-300)
             moved = matching if first else (current * matching) ** 0.5
-            settled = not first and abs(np.log(moved / current)) < CONFIG.eta_tolerance
+            eta_converged = not first and abs(np.log(moved / current)) < CONFIG.eta_tolerance
             current = moved
         if not np.isfinite(current):
             break
@@ -183,7 +183,7 @@ def fit_to_data(
         damping = damping if length < previous else max(0.5 * damping, CONFIG.min_damping)
         previous = length
         centre = centre - damping * min(1.0, CONFIG.max_step / max(length, 1e-30)) * step
-        if length**2 <= CONFIG.tolerance and settled:
+        if length**2 <= CONFIG.tolerance and eta_converged:
             return NormalFit(centre, covariance, current)
     raise NotNormalError
 
