@@ -134,7 +134,7 @@ def table1(lines: Sequence[Line]) -> Table:
                 cell.warnings,
             ]
         )
-    columns = ["N", "region", "method", "data sets", "paper: coverage, %", "coverage, % (SE)", "paper: eta"]
+    columns = ["N", "region", "algorithm", "data sets", "paper: coverage, %", "coverage, % (SE)", "paper: eta"]
     return Table([*columns, "eta: median (quartiles)", "not converged, warned"], rows)
 
 
@@ -155,7 +155,7 @@ def short_table1(lines: Sequence[Line], machine_lines: Sequence[Line]) -> Table:
                 "" if median_seconds is None else f"{median_seconds:.1f}",
             ]
         )
-    columns = ["N", "method", "paper: coverage, %", "coverage, % (SE)", "data sets", "median eta", "seconds"]
+    columns = ["N", "algorithm", "paper: coverage, %", "coverage, % (SE)", "data sets", "median eta", "seconds"]
     return Table(columns, rows)
 
 
@@ -204,7 +204,7 @@ def times(lines: Sequence[Line]) -> Table:
     bounds = compiled_only(lines).items()
     rows += [[f"{n:,}", NAMES[sampler], "0", f"at most {bound:.2f}", "", ""] for (n, sampler), bound in bounds]
     rows.sort(key=lambda row: (int(row[0].replace(",", "")), row[1]))
-    columns = ["N", "method", "runs", "seconds: median (quartiles)", "coefficient of variation"]
+    columns = ["N", "algorithm", "runs", "seconds: median (quartiles)", "coefficient of variation"]
     return Table([*columns, "relative to transport"], rows)
 
 
@@ -232,7 +232,7 @@ def figure5(lines: Sequence[Line], machine_lines: Sequence[Line] | None = None) 
                 "" if minutes is None else f"{PAPER_SVM_ETA}",
             ]
         )
-    columns = ["method", "timed runs", "seconds", "variation", "paper: seconds", "paper: variation"]
+    columns = ["algorithm", "timed runs", "seconds", "variation", "paper: seconds", "paper: variation"]
     return Table([*columns, "seeds", "eta", "range", "paper: eta"], rows)
 
 

@@ -217,8 +217,8 @@ def test_user_defined_region_bootstrap_and_estimate(sampler):
     class Above(Region):
         """All values below an upper quantile of the slope."""
 
-        def critical_level(self, cloud, point):
-            return jnp.where(cloud.theta[1] < point.theta[1], cloud.weights, 0.0).sum(-1)
+        def critical_level(self, particles, point):
+            return jnp.where(particles.theta[1] < point.theta[1], particles.weights, 0.0).sum(-1)
 
     class Halves(Bootstrap):
         """Random halves of the data, counted twice."""

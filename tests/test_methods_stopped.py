@@ -16,8 +16,8 @@ from calibayes._core.curve import Curve
 from calibayes.methods import moments as moments_module
 from calibayes.methods import studentized as studentized_module
 from calibayes.methods.base import draws_on_data, stay_at, with_earlier_run
-from calibayes.methods.formulas import LyddonHolmesWalker
 from calibayes.methods.moments import DataDraws, Draws, LearningRate, Moments
+from calibayes.methods.plug_in import LyddonHolmesWalker
 from calibayes.methods.shape import sandwich_map
 from calibayes.samplers.audit import Audit
 from calibayes.solve import verify as verify_module

@@ -11,7 +11,7 @@ from calibayes.regions import Point, ReplicateParticles
 SD = np.array([0.5, 1.0, 3.0])
 
 
-def normal_cloud(n_replicates, m, seed=0, weighted=False):
+def normal_particles(n_replicates, m, seed=0, weighted=False):
     """Draw correlated normal particles on each replicate, or weighted ones from a wider normal distribution."""
     rng = np.random.default_rng(seed)
     root = np.diag(SD) @ np.linalg.cholesky(np.array([[1, 0.6, 0], [0.6, 1, -0.3], [0, -0.3, 1]]))
@@ -21,8 +21,10 @@ def normal_cloud(n_replicates, m, seed=0, weighted=False):
     theta = (z @ root.T).transpose(2, 0, 1)
     density = -0.5 * (z**2).sum(-1)
     as_array = lambda a: jnp.asarray(a, float)
-    cloud = ReplicateParticles(as_array(theta), as_array(weights / weights.sum(1, keepdims=True)), as_array(density))
-    return cloud, root
+    particles = ReplicateParticles(
+        as_array(theta), as_array(weights / weights.sum(1, keepdims=True)), as_array(density)
+    )
+    return particles, root
 
 
 def point_at(z, root, n_replicates):
@@ -53,9 +55,9 @@ REGIONS = {
 @pytest.mark.parametrize("z", [(0.3, -0.8, 0.1), (1.5, 0.4, -1.9), (-0.2, 2.4, 0.7)])
 def test_critical_level_matches_closed_form(name, z, weighted):
     """Mean over 40 replicates of 2,000 particles. Tolerance: four Monte Carlo errors and a bias of order 1 / M."""
-    cloud, root = normal_cloud(40, 2000, weighted=weighted)
+    particles, root = normal_particles(40, 2000, weighted=weighted)
     z = np.array(z)
-    levels = np.asarray(REGIONS[name].critical_level(cloud, point_at(z, root, 40)))
+    levels = np.asarray(REGIONS[name].critical_level(particles, point_at(z, root, 40)))
     error = levels.std() / np.sqrt(40)
     assert abs(levels.mean() - EXACT[name](z, root)) < 4 * error + 5e-4
 
@@ -70,33 +72,33 @@ def test_ellipsoid_is_not_biased_by_ranking_its_own_particles():
     rng = np.random.default_rng(3)
     theta = jnp.asarray(rng.normal(size=(3, n_replicates, m + 1)), float)
     flat = jnp.full((n_replicates, m), 1 / m)
-    cloud = ReplicateParticles(theta[:, :, :m], flat, jnp.zeros((n_replicates, m)))
+    particles = ReplicateParticles(theta[:, :, :m], flat, jnp.zeros((n_replicates, m)))
     # The point is the same on all replicates: shift each replicate so that its own point is the origin.
-    shifted = ReplicateParticles(cloud.theta - theta[:, :, m:], flat, cloud.log_density)
+    shifted = ReplicateParticles(particles.theta - theta[:, :, m:], flat, particles.log_density)
     levels = regions.Ellipsoid().critical_level(shifted, Point(jnp.zeros(3), jnp.zeros(n_replicates)))
     assert abs(float((levels <= 0.95).mean()) - 0.95) < 4 * 0.0035
 
 
 def test_critical_level_of_simultaneous_box_is_its_mass():
     """The critical level of a point is the mass of the box with the point on its boundary."""
-    cloud, root = normal_cloud(20, 20_000)
+    particles, root = normal_particles(20, 20_000)
     rng = np.random.default_rng(9)
     sample = rng.normal(size=(400_000, 3)) @ root.T
     for z in [(0.9, -0.2, 0.4), (-1.8, 0.3, 1.1)]:
         theta = root @ np.array(z)
         c = np.abs(theta / SD).max()
         exact = (np.abs(sample / SD) < c).all(1).mean()
-        levels = np.asarray(regions.Simultaneous().critical_level(cloud, point_at(np.array(z), root, 20)))
+        levels = np.asarray(regions.Simultaneous().critical_level(particles, point_at(np.array(z), root, 20)))
         assert abs(levels.mean() - exact) < 4 * (levels.std() / np.sqrt(20) + np.sqrt(exact * (1 - exact) / 4e5)) + 2e-4
-        box = np.asarray(regions.Box().critical_level(cloud, point_at(np.array(z), root, 20)))
+        box = np.asarray(regions.Box().critical_level(particles, point_at(np.array(z), root, 20)))
         assert (box > levels).all()
 
 
 def test_critical_level_increases_from_the_centre():
-    cloud, root = normal_cloud(5, 2000)
+    particles, root = normal_particles(5, 2000)
     for region in [*REGIONS.values(), regions.Simultaneous()]:
         path = [
-            np.asarray(region.critical_level(cloud, point_at(np.full(3, r), root, 5))) for r in (0.0, 0.7, 1.4, 4.0)
+            np.asarray(region.critical_level(particles, point_at(np.full(3, r), root, 5))) for r in (0.0, 0.7, 1.4, 4.0)
         ]
         assert (np.diff(path, axis=0) > -0.02).all()
         assert path[0].max() < 0.08
@@ -107,10 +109,10 @@ def test_ties_count_half_and_plateaus_are_included_completely():
     theta = jnp.asarray([[[0.0, 1.0, 1.0, 2.0]]])
     weights = jnp.full((1, 4), 0.25)
     density = jnp.asarray([[0.0, 1.0, 1.0, 0.0]])
-    cloud = ReplicateParticles(theta, weights, density)
-    assert regions.Interval(0).critical_level(cloud, Point(jnp.ones(1), jnp.zeros(1)))[0] == 0.0
-    assert regions.HPD().critical_level(cloud, Point(jnp.ones(1), jnp.ones(1)))[0] == 0.0
-    assert regions.HPD().critical_level(cloud, Point(jnp.ones(1), jnp.zeros(1)))[0] == 0.5
+    particles = ReplicateParticles(theta, weights, density)
+    assert regions.Interval(0).critical_level(particles, Point(jnp.ones(1), jnp.zeros(1)))[0] == 0.0
+    assert regions.HPD().critical_level(particles, Point(jnp.ones(1), jnp.ones(1)))[0] == 0.0
+    assert regions.HPD().critical_level(particles, Point(jnp.ones(1), jnp.zeros(1)))[0] == 0.5
 
 
 def test_invalid_regions_are_rejected():
@@ -124,9 +126,9 @@ def test_invalid_regions_are_rejected():
 
 
 def test_unavailable_region_has_no_critical_level():
-    cloud, root = normal_cloud(5, 20)
+    particles, root = normal_particles(5, 20)
     region = regions.UnavailableRegion("Functional")
-    levels = np.asarray(region.critical_level(cloud, point_at(np.zeros(3), root, 5)))
+    levels = np.asarray(region.critical_level(particles, point_at(np.zeros(3), root, 5)))
     assert levels.shape == (5,)
     assert np.isnan(levels).all()
     with pytest.raises(ValueError, match="region Functional of a loaded result is known only by its name"):

@@ -13,9 +13,9 @@ class UpperBound(Region):
 
     index: int = eqx.field(static=True)
 
-    def critical_level(self, cloud, point):
-        below = cloud.theta[self.index] < point.theta[self.index]
-        return jnp.where(below, cloud.weights, 0.0).sum(-1)
+    def critical_level(self, particles, point):
+        below = particles.theta[self.index] < point.theta[self.index]
+        return jnp.where(below, particles.weights, 0.0).sum(-1)
 
 
 def main():

@@ -62,8 +62,8 @@ class ReplicateParticles(eqx.Module):
     >>> import jax.numpy as jnp
     >>> from calibayes.regions import ReplicateParticles
     >>> theta = jnp.array([[[-1.0, 0.0, 1.0, 2.0]]])
-    >>> cloud = ReplicateParticles(theta, weights=jnp.full((1, 4), 0.25), log_density=-0.5 * theta[0] ** 2)
-    >>> cloud.theta.shape
+    >>> particles = ReplicateParticles(theta, weights=jnp.full((1, 4), 0.25), log_density=-0.5 * theta[0] ** 2)
+    >>> particles.theta.shape
     (1, 1, 4)
     """
 
@@ -112,11 +112,11 @@ class Region(eqx.Module):
     >>> from calibayes.regions import ReplicateParticles, Point, Region
     >>> class UpperBound(Region):
     ...     index: int = eqx.field(static=True)
-    ...     def critical_level(self, cloud, point):
-    ...         below = cloud.theta[self.index] < point.theta[self.index]
-    ...         return jnp.where(below, cloud.weights, 0.0).sum(-1)
-    >>> cloud = ReplicateParticles(jnp.array([[[-1.0, 0.0, 1.0, 2.0]]]), jnp.full((1, 4), 0.25), jnp.zeros((1, 4)))
-    >>> UpperBound(0).critical_level(cloud, Point(jnp.array([1.5]), jnp.zeros(1))).tolist()
+    ...     def critical_level(self, particles, point):
+    ...         below = particles.theta[self.index] < point.theta[self.index]
+    ...         return jnp.where(below, particles.weights, 0.0).sum(-1)
+    >>> particles = ReplicateParticles(jnp.array([[[-1.0, 0.0, 1.0, 2.0]]]), jnp.full((1, 4), 0.25), jnp.zeros((1, 4)))
+    >>> UpperBound(0).critical_level(particles, Point(jnp.array([1.5]), jnp.zeros(1))).tolist()
     [0.75]
     """
 
@@ -155,12 +155,12 @@ class Region(eqx.Module):
         return None
 
     @abstractmethod
-    def critical_level(self, cloud: ReplicateParticles, point: Point) -> Float[Array, " B"]:
+    def critical_level(self, particles: ReplicateParticles, point: Point) -> Float[Array, " B"]:
         """Return the smallest level at which the set of each replicate contains the point.
 
         Parameters
         ----------
-        cloud : ReplicateParticles
+        particles : ReplicateParticles
             Weighted particles on all replicates.
         point : Point
             Point to be covered.
@@ -185,14 +185,14 @@ class HPD(Region):
     >>> import jax.numpy as jnp
     >>> from calibayes.regions import HPD, ReplicateParticles, Point
     >>> theta = jnp.array([[[-1.0, 0.0, 1.0, 2.0]]])
-    >>> cloud = ReplicateParticles(theta, jnp.full((1, 4), 0.25), -0.5 * theta[0] ** 2)
-    >>> HPD().critical_level(cloud, Point(jnp.array([1.5]), jnp.array([-1.125]))).tolist()
+    >>> particles = ReplicateParticles(theta, jnp.full((1, 4), 0.25), -0.5 * theta[0] ** 2)
+    >>> HPD().critical_level(particles, Point(jnp.array([1.5]), jnp.array([-1.125]))).tolist()
     [0.75]
     """
 
-    def critical_level(self, cloud, point):
-        denser = cloud.log_density > point.log_density[:, None]
-        return jnp.where(denser, cloud.weights, 0.0).sum(-1)
+    def critical_level(self, particles, point):
+        denser = particles.log_density > point.log_density[:, None]
+        return jnp.where(denser, particles.weights, 0.0).sum(-1)
 
 
 class Ellipsoid(Region):
@@ -209,15 +209,15 @@ class Ellipsoid(Region):
     >>> import jax.numpy as jnp
     >>> from calibayes.regions import ReplicateParticles, Ellipsoid, Point
     >>> theta = jax.random.normal(jax.random.key(0), (2, 1, 4000))
-    >>> cloud = ReplicateParticles(theta, jnp.full((1, 4000), 1 / 4000), jnp.zeros((1, 4000)))
-    >>> level = Ellipsoid().critical_level(cloud, Point(jnp.array([2.0, 0.0]), jnp.zeros(1)))
+    >>> particles = ReplicateParticles(theta, jnp.full((1, 4000), 1 / 4000), jnp.zeros((1, 4000)))
+    >>> level = Ellipsoid().critical_level(particles, Point(jnp.array([2.0, 0.0]), jnp.zeros(1)))
     >>> bool(abs(level[0] - (1 - jnp.exp(-2.0))) < 0.03)  # chi-squared with 2 degrees of freedom
     True
     """
 
-    def critical_level(self, cloud, point):
-        half = cloud.theta.shape[-1] // 2
-        first, second = _subset(cloud, slice(None, half)), _subset(cloud, slice(half, None))
+    def critical_level(self, particles, point):
+        half = particles.theta.shape[-1] // 2
+        first, second = _subset(particles, slice(None, half)), _subset(particles, slice(half, None))
         return 0.5 * (_mass_within(first, second, point) + _mass_within(second, first, point))
 
 
@@ -234,13 +234,13 @@ class Box(Region):
     >>> import jax.numpy as jnp
     >>> from calibayes.regions import Box, ReplicateParticles, Point
     >>> theta = jnp.array([[[-1.0, 0.0, 1.0, 2.0]], [[0.0, 1.0, 2.0, 3.0]]])
-    >>> cloud = ReplicateParticles(theta, jnp.full((1, 4), 0.25), jnp.zeros((1, 4)))
-    >>> Box().critical_level(cloud, Point(jnp.array([0.5, 2.5]), jnp.zeros(1))).tolist()
+    >>> particles = ReplicateParticles(theta, jnp.full((1, 4), 0.25), jnp.zeros((1, 4)))
+    >>> Box().critical_level(particles, Point(jnp.array([0.5, 2.5]), jnp.zeros(1))).tolist()
     [0.5]
     """
 
-    def critical_level(self, cloud, point):
-        return _marginal_levels(cloud, point).max(0)
+    def critical_level(self, particles, point):
+        return _marginal_levels(particles, point).max(0)
 
 
 class Simultaneous(Region):
@@ -256,19 +256,19 @@ class Simultaneous(Region):
     >>> import jax.numpy as jnp
     >>> from calibayes.regions import ReplicateParticles, Point, Simultaneous
     >>> theta = jnp.array([[[-1.0, 0.0, 1.0, 2.0]], [[0.0, 1.0, 2.0, 3.0]]])
-    >>> cloud = ReplicateParticles(theta, jnp.full((1, 4), 0.25), jnp.zeros((1, 4)))
-    >>> Simultaneous().critical_level(cloud, Point(jnp.array([0.5, 2.5]), jnp.zeros(1))).shape
+    >>> particles = ReplicateParticles(theta, jnp.full((1, 4), 0.25), jnp.zeros((1, 4)))
+    >>> Simultaneous().critical_level(particles, Point(jnp.array([0.5, 2.5]), jnp.zeros(1))).shape
     (1,)
     """
 
-    def critical_level(self, cloud, point):
-        marginal = _marginal_levels(cloud, point).max(0)
-        dim = cloud.theta.shape[0]
-        weights = jnp.broadcast_to(cloud.weights[None], cloud.theta.shape)
+    def critical_level(self, particles, point):
+        marginal = _marginal_levels(particles, point).max(0)
+        dim = particles.theta.shape[0]
+        weights = jnp.broadcast_to(particles.weights[None], particles.theta.shape)
         tail = jnp.broadcast_to(0.5 * (1 - marginal)[None], (dim, *marginal.shape))
-        low, high = quantile(cloud.theta, weights, tail), quantile(cloud.theta, weights, 1 - tail)
-        inside = (cloud.theta > low[:, :, None]) & (cloud.theta < high[:, :, None])
-        return jnp.where(inside.all(0), cloud.weights, 0.0).sum(-1)
+        low, high = quantile(particles.theta, weights, tail), quantile(particles.theta, weights, 1 - tail)
+        inside = (particles.theta > low[:, :, None]) & (particles.theta < high[:, :, None])
+        return jnp.where(inside.all(0), particles.weights, 0.0).sum(-1)
 
 
 class Interval(Region):
@@ -294,14 +294,16 @@ class Interval(Region):
         return f"Interval({self.index})"
 
     def check(self, dim):
-        if not 0 <= integer("the index of an Interval", self.index, 0 - dim) < dim:
+        if not 0 <= integer("the index of an Interval", self.index) < dim:
             raise ValueError(f"Interval({self.index}) is out of range: there are {dim} parameters, numbered from 0.")
 
     def direction(self, dim):
         return np.eye(dim)[self.index]
 
-    def critical_level(self, cloud, point):
-        below = share_below(cloud.theta[self.index], cloud.weights, _per_replicate(point.theta[self.index], cloud))
+    def critical_level(self, particles, point):
+        below = share_below(
+            particles.theta[self.index], particles.weights, _per_replicate(point.theta[self.index], particles)
+        )
         return jnp.abs(2 * below - 1)
 
 
@@ -337,9 +339,11 @@ class Linear(Region):
     def direction(self, dim):  # noqa: ARG002
         return np.asarray(self.vector, np.float64)
 
-    def critical_level(self, cloud, point):
-        values = jnp.tensordot(self.vector, cloud.theta, 1, precision=jax.lax.Precision.HIGHEST)
-        return jnp.abs(2 * share_below(values, cloud.weights, _per_replicate(self.vector @ point.theta, cloud)) - 1)
+    def critical_level(self, particles, point):
+        values = jnp.tensordot(self.vector, particles.theta, 1, precision=jax.lax.Precision.HIGHEST)
+        return jnp.abs(
+            2 * share_below(values, particles.weights, _per_replicate(self.vector @ point.theta, particles)) - 1
+        )
 
 
 class Functional(Region):
@@ -373,10 +377,12 @@ class Functional(Region):
         if jnp.issubdtype(out.dtype, jnp.complexfloating):
             raise TypeError(f"Functional(fn) needs a function with a real value; got {out.dtype}.")
 
-    def critical_level(self, cloud, point):
-        values = jax.vmap(jax.vmap(self.fn, 1), 1)(cloud.theta)
-        levels = jnp.abs(2 * share_below(values, cloud.weights, _per_replicate(self.fn(point.theta), cloud)) - 1)
-        undefined = (jnp.isnan(values) & (cloud.weights > 0)).any(-1) | jnp.isnan(self.fn(point.theta))
+    def critical_level(self, particles, point):
+        values = jax.vmap(jax.vmap(self.fn, 1), 1)(particles.theta)
+        levels = jnp.abs(
+            2 * share_below(values, particles.weights, _per_replicate(self.fn(point.theta), particles)) - 1
+        )
+        undefined = (jnp.isnan(values) & (particles.weights > 0)).any(-1) | jnp.isnan(self.fn(point.theta))
         return jnp.where(undefined, jnp.nan, levels)
 
 
@@ -407,8 +413,8 @@ class UnavailableRegion(Region):
     def check(self, dim):  # noqa: ARG002
         raise ValueError(f"region {self.text} of a loaded result is known only by its name: pass the region itself.")
 
-    def critical_level(self, cloud, point):  # noqa: ARG002
-        return jnp.full(cloud.weights.shape[:1], jnp.nan)
+    def critical_level(self, particles, point):  # noqa: ARG002
+        return jnp.full(particles.weights.shape[:1], jnp.nan)
 
 
 REGIONS: dict[str, Callable[[], Region]] = {
@@ -489,8 +495,8 @@ def weighted_critical_levels(
     Array of shape (B,)
         Critical levels; NaN on replicates where all weights are zero.
     """
-    cloud = ReplicateParticles(particles.theta, weights, log_density(particles, jnp.full(len(weights), eta)))
-    levels = region.critical_level(cloud, point)
+    particles = ReplicateParticles(particles.theta, weights, log_density(particles, jnp.full(len(weights), eta)))
+    levels = region.critical_level(particles, point)
     return jnp.where((weights > 0).any(-1), levels, jnp.nan)
 
 
@@ -506,25 +512,25 @@ def log_densities_at(target: Target, etas: Float[Array, " G"], points: Float[Arr
     return jnp.where(jnp.isnan(density), -jnp.inf, density).T
 
 
-def _marginal_levels(cloud: ReplicateParticles, point: Point) -> Float[Array, "K B"]:
+def _marginal_levels(particles: ReplicateParticles, point: Point) -> Float[Array, "K B"]:
     """Return the critical level of the equal-tailed interval of each parameter."""
 
     def one_parameter(theta, value):
-        return jnp.abs(2 * share_below(theta, cloud.weights, _per_replicate(value, cloud)) - 1)
+        return jnp.abs(2 * share_below(theta, particles.weights, _per_replicate(value, particles)) - 1)
 
     # On a CPU a loop over the parameters is as fast and needs less memory; on a GPU each pass would be a kernel launch.
     loop = lambda theta, values: jax.lax.map(lambda pair: one_parameter(*pair), (theta, values))
-    return jax.lax.platform_dependent(cloud.theta, point.theta, cpu=loop, default=jax.vmap(one_parameter))
+    return jax.lax.platform_dependent(particles.theta, point.theta, cpu=loop, default=jax.vmap(one_parameter))
 
 
-def _per_replicate(value: Float[Array, ""], cloud: ReplicateParticles) -> Float[Array, " B"]:
-    return jnp.broadcast_to(value, cloud.weights.shape[:1])
+def _per_replicate(value: Float[Array, ""], particles: ReplicateParticles) -> Float[Array, " B"]:
+    return jnp.broadcast_to(value, particles.weights.shape[:1])
 
 
-def _subset(cloud: ReplicateParticles, indices: slice) -> ReplicateParticles:
-    weights = cloud.weights[:, indices]
+def _subset(particles: ReplicateParticles, indices: slice) -> ReplicateParticles:
+    weights = particles.weights[:, indices]
     return ReplicateParticles(
-        cloud.theta[:, :, indices], weights / weights.sum(-1, keepdims=True), cloud.log_density[:, indices]
+        particles.theta[:, :, indices], weights / weights.sum(-1, keepdims=True), particles.log_density[:, indices]
     )
 
 

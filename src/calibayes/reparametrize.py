@@ -116,9 +116,9 @@ class TransformedRegion(Region):
         vector = self.region.direction(dim)
         return None if vector is None else vector @ np.asarray(self.matrix, np.float64)
 
-    def critical_level(self, cloud, point):
+    def critical_level(self, particles, point):
         precision = jax.lax.Precision.HIGHEST
-        theta = jnp.tensordot(self.matrix, cloud.theta, 1, precision=precision) + self.shift[:, None, None]
+        theta = jnp.tensordot(self.matrix, particles.theta, 1, precision=precision) + self.shift[:, None, None]
         transformed_point = jnp.matmul(self.matrix, point.theta, precision=precision) + self.shift
-        transformed = ReplicateParticles(theta, cloud.weights, cloud.log_density)
+        transformed = ReplicateParticles(theta, particles.weights, particles.log_density)
         return self.region.critical_level(transformed, Point(transformed_point, point.log_density))

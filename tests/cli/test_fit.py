@@ -274,8 +274,9 @@ def test_json_output(fitted, frame):
     columns = np.column_stack([frame["a"], frame["big b"], frame["c"] == "v", frame["c"] == "w"])
     x = np.column_stack([np.ones(N), columns])
     best = np.linalg.lstsq(x, frame["y"], rcond=None)[0]
-    means, sds = ([c[name] for c in content["coefficients"]] for name in ("mean", "sd"))
-    np.testing.assert_array_less(np.abs(np.subtract(means, best)), 0.2 * np.array(sds))
+    means, errors = ([c[name] for c in content["coefficients"]] for name in ("mean", "se"))
+    np.testing.assert_allclose(errors, result.bse)
+    np.testing.assert_array_less(np.abs(np.subtract(means, best)), 0.2 * np.array(errors))
 
 
 def test_result_is_saved(fitted, folder):

@@ -45,7 +45,7 @@ class RiskConfig:
     gpu_chunk: int = 256
     """Number of observations whose predictions are one matrix product on a GPU. On an H200, 256 took 0.8 times as long
     as 64 with 20 to 50 parameters."""
-    gpu_chunk_numbers: int = 2**29
+    gpu_max_chunk_elements: int = 2**29
     """Largest number of predictions that are in the memory of a GPU at the same time, 2 GiB in float32."""
     cached_numbers: int = 5 * 2**19
     """Number of floats that fit into the last-level cache of a CPU: particles, their sums and intermediate results, 10
@@ -207,7 +207,7 @@ def risk_by_products(
         return total + terms.sum(0)
 
     zeros = jnp.zeros((n_replicates, n_particles), reference_loss.dtype)
-    chunk = min(CONFIG.gpu_chunk, CONFIG.gpu_chunk_numbers // (n_replicates * n_particles))
+    chunk = min(CONFIG.gpu_chunk, CONFIG.gpu_max_chunk_elements // (n_replicates * n_particles))
     width = max(1, chunk // reference_loss.shape[1])
     return fold_chunks(add_chunk, zeros, (blocks, reference_loss, counts.blocks), counts.n_blocks, width, on_cpu=True)
 

@@ -131,7 +131,7 @@ def to_json(summary: FitSummary) -> str:
         {
             "name": name,
             "mean": _finite(result.means[k]),
-            "sd": _finite(result.draws[:, k].std()),
+            "se": _finite(intervals.standard_errors[k]),
             "low": _finite(intervals.bounds[k, 0]),
             "high": _finite(intervals.bounds[k, 1]),
             "eta": _finite(intervals.eta[k]),
@@ -145,7 +145,7 @@ def to_json(summary: FitSummary) -> str:
     ]
     content = {
         "call": result.settings["call"],
-        "fitted": summary.title,
+        "title": summary.title,
         "target": summary.model.selection.target,
         "classes": summary.model.classes,
         "n": len(summary.model.selection.columns),

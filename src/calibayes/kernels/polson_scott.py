@@ -73,10 +73,10 @@ class PolsonScott(Kernel[tuple[()]]):
         prior = target.prior
         loc, scale = (jnp.broadcast_to(p, (target.dim,)) for p in (prior.loc, prior.scale))
 
-        def sweep_replicate(key, theta, a):
+        def sweep_replicate(key, theta, loss_weights):
             # One particle at a time, so that the latent variables of a replicate take N numbers and not N x M.
             chains = (jax.random.split(key, theta.shape[-1]), theta.T)
-            return jax.lax.map(lambda chain: _sweep(chain[0], chain[1], x, y, a, loc, scale), chains)
+            return jax.lax.map(lambda chain: _sweep(chain[0], chain[1], x, y, loss_weights, loc, scale), chains)
 
         theta = jnp.moveaxis(jax.vmap(sweep_replicate, (0, 1, 0))(keys, particles.theta, weights), -1, 0)
         # In a very long run, rounding can make a precision matrix indefinite. Such a particle does not move.
@@ -91,16 +91,21 @@ def _sweep(
     theta: Float[Array, " K"],
     x: Float[Array, "N K"],
     y: Float[Array, " N"],
-    a: Float[Array, " N"],
+    loss_weights: Float[Array, " N"],
     loc: Float[Array, " K"],
     scale: Float[Array, " K"],
 ) -> Float[Array, " K"]:
-    """Draw the latent variables given theta, then theta given the latent variables, of one particle."""
+    """Draw the latent variables given theta, then theta given the latent variables, of one particle.
+
+    The weight of a loss is the learning rate times the count of the observation.
+    """
     loss_key, prior_key, theta_key = jax.random.split(key, 3)
-    inverse_lambda = inverse_gaussian(loss_key, jnp.abs(a * (1 - y * (x @ theta))), jnp.ones_like(a))
+    inverse_lambda = inverse_gaussian(
+        loss_key, jnp.abs(loss_weights * (1 - y * (x @ theta))), jnp.ones_like(loss_weights)
+    )
     inverse_omega = inverse_gaussian(prior_key, scale * jnp.abs(theta - loc), jnp.square(1 / scale))
-    precision = (x.T * (jnp.square(a) * inverse_lambda)[None]) @ x + jnp.diag(inverse_omega)
-    linear = x.T @ (a * (1 + a * inverse_lambda) * y) + inverse_omega * loc
+    precision = (x.T * (jnp.square(loss_weights) * inverse_lambda)[None]) @ x + jnp.diag(inverse_omega)
+    linear = x.T @ (loss_weights * (1 + loss_weights * inverse_lambda) * y) + inverse_omega * loc
     inverse = lower_inverse(cholesky(precision[None]))[0]
     noise = jax.random.normal(theta_key, theta.shape, theta.dtype)
     product = lambda a, b: jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)

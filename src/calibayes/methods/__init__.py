@@ -7,16 +7,16 @@ A name stands for a method with its default parameters: "gpc", "gpc-studentized"
 from collections.abc import Callable
 
 from calibayes._backend.arguments import display
-from calibayes.methods.base import FormulaMethod as FormulaMethod
 from calibayes.methods.base import Method as Method
+from calibayes.methods.base import PlugInMethod as PlugInMethod
 from calibayes.methods.bayesbag import BayesBag as BayesBag
 from calibayes.methods.double import DoubleGPC as DoubleGPC
-from calibayes.methods.formulas import Coarsened as Coarsened
-from calibayes.methods.formulas import Fixed as Fixed
-from calibayes.methods.formulas import LyddonHolmesWalker as LyddonHolmesWalker
-from calibayes.methods.formulas import Matching as Matching
 from calibayes.methods.gpc import GPC as GPC
 from calibayes.methods.holmes_walker import HolmesWalker as HolmesWalker
+from calibayes.methods.plug_in import Coarsened as Coarsened
+from calibayes.methods.plug_in import Fixed as Fixed
+from calibayes.methods.plug_in import LyddonHolmesWalker as LyddonHolmesWalker
+from calibayes.methods.plug_in import Matching as Matching
 from calibayes.methods.posterior_bootstrap import PosteriorBootstrap as PosteriorBootstrap
 from calibayes.methods.q_posterior import QPosterior as QPosterior
 from calibayes.methods.reported import DrawsMethod as DrawsMethod
@@ -30,11 +30,11 @@ __all__ = [
     "DoubleGPC",
     "DrawsMethod",
     "Fixed",
-    "FormulaMethod",
     "HolmesWalker",
     "LyddonHolmesWalker",
     "Matching",
     "Method",
+    "PlugInMethod",
     "PosteriorBootstrap",
     "QPosterior",
     "SafeBayes",

@@ -1,6 +1,6 @@
 """The interface of a method: how the learning rate is set for a region, and for single parameters.
 
-`GPC` solves for the learning rate at which the sets cover at the level. A `FormulaMethod` computes it from draws on the
+`GPC` solves for the learning rate at which the sets cover at the level. A `PlugInMethod` computes it from draws on the
 data; the solver then samples every replicate there, and reports the coverage.
 """
 
@@ -156,7 +156,7 @@ class Method(eqx.Module):
         return None
 
 
-class FormulaMethod(Method):
+class PlugInMethod(Method):
     """Base class of methods that compute the learning rate from draws on the data.
 
     Subclass it and define `learning_rate`.
@@ -164,7 +164,7 @@ class FormulaMethod(Method):
     Examples
     --------
     >>> import calibayes as cb
-    >>> isinstance(cb.methods.Matching(), cb.methods.FormulaMethod)
+    >>> isinstance(cb.methods.Matching(), cb.methods.PlugInMethod)
     True
     """
 

@@ -11,11 +11,11 @@ from calibayes.methods.reported import DrawsMethod, Reported, generator, on_data
 
 _STREAM = 11
 _MIN_DRAWS = 4_000
-"""Smallest number of pooled draws, of all replicates together: the largest number that a result reports."""
+"""Minimum number of draws, pooled over all replicates. Results report at most as many."""
 
 
 class BayesBag(DrawsMethod):
-    r"""Average of the posteriors on the bootstrap replicates (bagged posterior), `method="bayesbag"`.
+    r"""Average of the posteriors given the bootstrap replicates (bagged posterior), `method="bayesbag"`.
 
     The covariance of the draws is the mean covariance of the replicates' posteriors plus the covariance of their means,
     about $H^{-1} / \eta + H^{-1} J H^{-1}$.
@@ -30,8 +30,10 @@ class BayesBag(DrawsMethod):
     -----
     Targets reproducible inference under misspecification: two data sets should rarely give disjoint sets. It is
     conservative: for a well-specified likelihood the variance is twice that of the posterior. Bootstrap data sets have
-    the size of the data. Costs as much as one coverage of `"gpc"`. Dependence between observations is that of the
-    bootstrap. The draws have no learning rate; `result.eta` is that of a posterior that is as wide on average.
+    the size of the data. Costs as much as the coverage at one learning rate. Dependence between observations is taken
+    into account as far as the bootstrap does so (by blocks or clusters). The draws have no learning rate; `result.eta`
+    is the matching learning rate with the covariance of the draws in place of the sandwich: that of the generalized
+    posterior whose variances are as large, averaged over all directions.
 
     References
     ----------

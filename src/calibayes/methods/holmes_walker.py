@@ -30,7 +30,7 @@ from calibayes._core.scores import observation_scores
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Cluster
 from calibayes.losses import Logistic, Squared
-from calibayes.methods.base import FormulaMethod
+from calibayes.methods.base import PlugInMethod
 from calibayes.methods.moments import DataDraws, LearningRate
 
 _STREAM = 14
@@ -53,7 +53,7 @@ class HolmesWalkerConfig:
 CONFIG = HolmesWalkerConfig()
 
 
-class HolmesWalker(FormulaMethod):
+class HolmesWalker(PlugInMethod):
     r"""Match the expected information of the model, `method="holmes-walker"`.
 
     The learning rate is the square root of the ratio of the expected squared gradient of the log-likelihood under the

@@ -14,10 +14,10 @@ from calibayes._core.target import Target
 from calibayes.methods.reported import DrawsMethod, Reported, on_data, unconstrained
 
 _STEPS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
-"""Lengths of a Newton step that are tried."""
+"""Factors on the step that are tried."""
 _MAX_ROUNDS = 30
 _TOLERANCE = 1e-3
-"""Newton steps end when no minimizer moves by more than this, in standard deviations of the posterior at the learning
+"""The iteration ends when no minimizer moves by more than this, in standard deviations of the posterior at the learning
 rate of the particles."""
 
 
@@ -34,8 +34,9 @@ class PosteriorBootstrap(DrawsMethod):
     `"gpc"`, and their shape is that of the sandwich. Costs a few gradients of the loss per replicate in addition to the
     posteriors of the replicates, from whose means the minimization starts. Needs a unique minimizer: with several
     modes, the draws are those near the posterior means. A minimizer of a check loss is found up to a small share of
-    the posterior's width. Dependence between observations is that of the bootstrap. `result.eta` is the learning rate
-    of a posterior that is as wide on average.
+    the posterior's width. Dependence between observations is taken into account as far as the bootstrap does so (by
+    blocks or clusters). `result.eta` is the matching learning rate with the covariance of the draws in place of the
+    sandwich: that of the generalized posterior whose variances are as large, averaged over all directions.
 
     References
     ----------
@@ -60,12 +61,14 @@ class PosteriorBootstrap(DrawsMethod):
 
 
 def minimizers(target: Target, particles: Particles, eta: float) -> Float[np.ndarray, "K B"]:
-    """Return the minimizer of the risk on every replicate, by Newton's method from the posterior mean.
+    """Return the minimizer of the risk on the data (first) and on every replicate, by quasi-Newton steps.
+
+    The steps start from the posterior means, with covariances of the posterior as inverse Hessians throughout.
 
     Parameters
     ----------
     target : Target
-        Target of the calibration.
+        Generalized posteriors on the data and the replicates.
     particles : Particles
         Particles on every replicate, whose covariances times the learning rate are the inverse Hessians.
     eta : float
@@ -75,8 +78,8 @@ def minimizers(target: Target, particles: Particles, eta: float) -> Float[np.nda
     inverse_hessians, scale = eta * covariances, np.sqrt(np.einsum("bkk->kb", covariances))
     theta = means
     for _ in range(_MAX_ROUNDS):
-        gradients = np.asarray(score_sums(target, host_array(theta)), np.float64)
-        directions = -np.einsum("bkj,jb->kb", inverse_hessians, gradients)
+        risk_gradients = np.asarray(score_sums(target, host_array(theta)), np.float64)
+        directions = -np.einsum("bkj,jb->kb", inverse_hessians, risk_gradients)
         steps = np.asarray(_best_step(target, host_array(theta), host_array(directions)), np.float64)
         theta = theta + steps * directions
         if (np.abs(steps * directions) <= _TOLERANCE * scale).all():

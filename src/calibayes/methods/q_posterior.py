@@ -36,21 +36,22 @@ class QPosteriorConfig:
     """Constants of the importance sampling."""
 
     n_draws: int = 4_000
-    """Draws of each round; the largest number that a result reports."""
+    """Number of draws in each round, and number of draws in a result."""
     n_rounds: int = 3
     """Rounds, of which all but the last fit the proposal. The first proposal has the sandwich covariance, from which
-    the density differs by the variation of J."""
+    that of the Q-posterior differs because J depends on the parameters."""
     df: float = 5.0
     """Degrees of freedom of the proposal, a t distribution, so that weights are bounded for tails that are lighter."""
     inflation: float = 1.3
     """Factor on the standard deviations of the proposal. Order-of-magnitude choice."""
     max_distance: float = 10.0
-    """Largest distance from the estimate in standard deviations of the sandwich. Beyond it the gradient is not linear
-    and the density is about that of the prior: in a least squares problem of 96 observations and four parameters, 0.2%
-    of the draws were beyond, up to 130 standard deviations away, and multiplied the variances by ten."""
-    min_ess: float = 0.05
-    """Effective share of the draws below which the method refuses: the distribution has a shape that the proposal does
-    not cover."""
+    """Largest distance from the estimate in standard deviations of the sandwich. Beyond it J grows with the distance
+    and the quadratic form stays bounded, so that the density decreases slowly: in a least squares problem of 96
+    observations and four parameters, 0.2% of the draws were beyond, up to 130 standard deviations away, and multiplied
+    the variances by ten."""
+    min_relative_ess: float = 0.05
+    """Smallest ratio of effective sample size to number of draws. Below it the method raises an error, because the
+    proposal does not cover the distribution."""
     max_scores: int = 2**24
     """Gradients that are in memory at the same time."""
 
@@ -98,7 +99,7 @@ class QPosterior(DrawsMethod):
         require_full_rank(moments)
         centre = host_moments(target.constrained(draws.candidates[0].particles))[0].mean(1)
         theta, weights, ess = _sample(target, draws, centre, moments.sandwich)
-        if ess < CONFIG.min_ess * CONFIG.n_draws:
+        if ess < CONFIG.min_relative_ess * CONFIG.n_draws:
             raise ValueError(
                 f"the Q-posterior is far from normal: {ess:.0f} of {CONFIG.n_draws:,} draws are effective. Use another "
                 "method."

@@ -112,7 +112,7 @@ class DrawsMethod(Method):
         return self._report(solver, solution, draws)
 
     def _report(self, solver: Solver, first: Solution, draws: DataDraws) -> Solution:
-        """Return the solution at the learning rate of the posterior that is as wide, with the draws to report."""
+        """Return the solution at the learning rate that matches the draws, with the draws to report."""
         problem, iterate = first.problem, first.iterate
         try:
             reported = self.draw(problem, iterate, draws)
@@ -135,7 +135,7 @@ class DrawsMethod(Method):
 def _learning_rate(
     reported: Reported, target: Target, draws: DataDraws, vector: Float[np.ndarray, " K"] | None
 ) -> LearningRate:
-    """Return the learning rate of the posterior that is as wide as the draws on average."""
+    """Return the matching learning rate, with the covariance of the draws in place of the sandwich."""
     covariance = host_moments(target.constrained(reported.particles))[1][0]
 
     def formula(moments: Moments) -> float:

@@ -28,7 +28,7 @@ from calibayes._core.loss import LinearLoss
 from calibayes._core.particles import Particles
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Cluster
-from calibayes.methods.base import FormulaMethod
+from calibayes.methods.base import PlugInMethod
 from calibayes.methods.moments import DataDraws, LearningRate
 from calibayes.samplers.initial import init_at_prior
 from calibayes.samplers.mixing import temper_to
@@ -50,7 +50,7 @@ class SafeBayesConfig:
 CONFIG = SafeBayesConfig()
 
 
-class SafeBayes(FormulaMethod):
+class SafeBayes(PlugInMethod):
     r"""Learning rate of the best sequential predictions, `method="safe-bayes"`.
 
     Parameters

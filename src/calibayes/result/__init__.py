@@ -401,8 +401,8 @@ class Result:
             return ["All intervals are at the one learning rate above, which does not calibrate each of them."]
         notes = [
             "eta: the learning rate at which the interval in its row is calibrated.",
-            f"se: width of the interval divided by {normal_width(self.level):.2f}, the width of that of a standard "
-            "normal distribution.",
+            f"se: width of the interval divided by {normal_width(self.level):.2f}, the width of the central "
+            f"{percent(self.level)} interval of a standard normal distribution.",
         ]
         names_of: dict[Diagnostic, list[str]] = {}
         for name, findings in zip(intervals.names, intervals.diagnostics, strict=True):

@@ -67,7 +67,7 @@ class NormalConfig:
     parameter. Far from the data's fit, where the smoothed loss has little curvature, full steps can diverge."""
     max_last_step: float = 0.5
     """Largest length of the last of these steps, likewise, of a fit that is used."""
-    chunk_numbers: int = 2**26
+    max_chunk_elements: int = 2**26
     """Numbers (observations x parameters x replicates) that one step of the sum over observations holds."""
     max_chunk: int = 256
     """Largest number of observations in a step, from which on matrix products are efficient."""
@@ -280,7 +280,7 @@ def _derivatives(
         matrices = jnp.zeros((n_replicates, dim, dim), relative.dtype)
         zeros = (jnp.zeros_like(relative), *(matrices,) * (1 + with_outer))
         length = target.reference_loss.shape[1]
-        width = max(1, min(CONFIG.max_chunk, CONFIG.chunk_numbers // (dim * n_replicates)) // length)
+        width = max(1, min(CONFIG.max_chunk, CONFIG.max_chunk_elements // (dim * n_replicates)) // length)
         return fold_chunks(add, zeros, (data, counts.blocks), counts.n_blocks, width, on_cpu=True)
 
     counts = target.counts
@@ -301,7 +301,7 @@ def _smoothed_derivatives(
     first = density * nodes / (density @ nodes**2)
     second = density * (nodes**2 - (density @ nodes**2) / density.sum())
     second = second * 2 / (second @ nodes**2)
-    # A scale of zero belongs to a row of X that is zero, which has no derivative in the parameters.
+    # A scale of zero belongs to a row of X that is zero, whose loss does not depend on the parameters.
     scale = jnp.where(scale > 0, scale, 1.0)[:, None]
     losses = jax.vmap(rho)
     # Minus the loss at the centre, because rounding errors of large losses would be divided by a small scale. The sum

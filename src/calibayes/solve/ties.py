@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Float, Int, PyTree
 
 _MAX_NUMBERS = 2**22
-"""Largest number of values, of the data or of the counts, that are compared. Larger data do not repeat."""
+"""Largest number of values, of the data or of the counts, that are compared. For larger data, replicates are taken as
+distinct."""
 
 
 def label_equal_replicates(
@@ -36,7 +37,8 @@ def label_equal_replicates(
     values = np.concatenate(leaves, 1)
     if values.size > _MAX_NUMBERS:
         return None
-    # Random projections of integers modulo 2**64: equal rows have equal projections, others different ones.
+    # Random projections of integers modulo 2**64: equal rows have equal projections, and the probability that others do
+    # is negligible.
     rng = np.random.default_rng(0)
     _, observation = np.unique(_project(values.view(np.int64), rng), return_inverse=True)
     order = np.argsort(observation, kind="stable")

@@ -36,7 +36,7 @@ class FormulaConfig:
     max_length: int = 20_000
     """Number of characters."""
     max_terms: int = 100_000
-    """Number of terms to which the operators may expand; `(a + b + c)**10` expands to 59,049."""
+    """Largest number of terms, counted before duplicates are removed: `(a + b + c)**10` counts as 3**10 = 59,049."""
 
 
 CONFIG = FormulaConfig()
@@ -55,7 +55,7 @@ class ParsedFormula:
     columns : list of str
         The columns that the formula uses.
     expressions : dict of str to Expression
-        The expressions that are computed here, by their text.
+        The expressions that calibayes evaluates itself, keyed by their text.
     """
 
     left: SimpleFormula | None
@@ -72,15 +72,15 @@ def select_by_formula(
         import formulaic  # noqa: F401
     except ImportError as error:
         raise ImportError("a formula needs formulaic: pip install 'calibayes[tables]'.") from error
-    others = [name for name in frame.columns if name not in (target, *roles.names)]
-    parsed = (_parse_with_python if allow_python else _parse)(formula, frame, others)
-    predicted = _target_name(target, parsed.left)
-    is_column = predicted in frame.columns
-    used = [*([predicted] if is_column else []), *parsed.columns, *roles.names]
+    dot_columns = [name for name in frame.columns if name not in (target, *roles.names)]
+    parsed = (_parse_with_python if allow_python else _parse)(formula, frame, dot_columns)
+    response = _target_name(target, parsed.left)
+    is_column = response in frame.columns
+    used = [*([response] if is_column else []), *parsed.columns, *roles.names]
     frame, row_notes = drop_incomplete_rows(frame, used, drop_missing)
-    y = frame[predicted] if is_column else _model_matrix(parsed.left or [], frame, parsed).squeeze(axis=1)
+    y = frame[response] if is_column else _model_matrix(parsed.left or [], frame, parsed).squeeze(axis=1)
     if y.ndim != 1:
-        raise ValueError(f"{option('--formula')}: the target {predicted} has {y.shape[1]} columns; it must have one.")
+        raise ValueError(f"{option('--formula')}: the target {response} has {y.shape[1]} columns; it must have one.")
     matrix = _model_matrix(parsed.right, frame, parsed)
     names = [str(name) for name in matrix.columns]
     with _formulaic_errors(frame):
@@ -91,11 +91,11 @@ def select_by_formula(
         names.remove("Intercept")
     names, values, column_notes = drop_constant_columns(names, values, intercept)
     notes = row_notes + column_notes
-    return Selection(predicted, y, names, values, intercept, notes=notes, **roles.select(frame))
+    return Selection(response, y, names, values, intercept, notes=notes, **roles.select(frame))
 
 
-def _parse(formula: str, frame: DataFrame, others: Sequence[str]) -> ParsedFormula:
-    """Parse a formula whose expressions are all allowed; "." means all `others` that the left side does not use."""
+def _parse(formula: str, frame: DataFrame, dot_columns: Sequence[str]) -> ParsedFormula:
+    """Parse a formula whose expressions are all allowed; "." means `dot_columns` without those on the left side."""
     if len(formula) > CONFIG.max_length:
         raise ValueError(
             f"{option('--formula')} is longer than {CONFIG.max_length:,} characters. Use . for all other columns."
@@ -106,10 +106,10 @@ def _parse(formula: str, frame: DataFrame, others: Sequence[str]) -> ParsedFormu
         # formulaic would ignore them.
         raise ValueError(f"{option('--formula')} has empty backticks or braces. Remove them.")
     text, expressions = _replace_expressions(formula, frame)
-    left, right = _parse_terms(text, frame, others)
+    left, right = _parse_terms(text, frame, dot_columns)
     on_left = _columns(left or [], expressions)
-    if not on_left.isdisjoint(others):
-        left, right = _parse_terms(text, frame, [name for name in others if name not in on_left])
+    if not on_left.isdisjoint(dot_columns):
+        left, right = _parse_terms(text, frame, [name for name in dot_columns if name not in on_left])
     used = on_left | _columns(right, expressions)
     return ParsedFormula(
         None if left is None else _restore(left, expressions),
@@ -165,14 +165,16 @@ def _check_token(token: Token, formula: str, frame: DataFrame) -> Expression | N
     return None
 
 
-def _parse_terms(formula: str, frame: DataFrame, others: Sequence[str]) -> tuple[SimpleFormula | None, SimpleFormula]:
-    """Return the left side, None without one, and the right side, in which "." means all `others`."""
+def _parse_terms(
+    formula: str, frame: DataFrame, dot_columns: Sequence[str]
+) -> tuple[SimpleFormula | None, SimpleFormula]:
+    """Return the left side, None without one, and the right side, in which "." means all `dot_columns`."""
     from formulaic import Formula, SimpleFormula
     from formulaic.parser import DefaultFormulaParser
 
-    context = {"__formulaic_variables_available__": others}
+    context = {"__formulaic_variables_available__": dot_columns}
     with _formulaic_errors(frame):
-        _require_few_terms(DefaultFormulaParser().get_ast(formula, context=context), len(others))
+        _require_few_terms(DefaultFormulaParser().get_ast(formula, context=context), len(dot_columns))
         parsed = Formula.from_spec(formula, context=context)
     left, right = getattr(parsed, "lhs", None), getattr(parsed, "rhs", parsed)
     has_one_target = left is None or (isinstance(left, SimpleFormula) and len(left) == 1)
@@ -219,7 +221,10 @@ def _factors(side: SimpleFormula) -> list[str]:
 
 
 def _restore(side: SimpleFormula, expressions: dict[str, Expression]) -> SimpleFormula:
-    """Return one side of a formula with the expressions under their own text, which is then the name of a column."""
+    """Return one side of a formula with each placeholder replaced by the text of its expression.
+
+    formulaic then looks this text up like the name of a column.
+    """
     from formulaic import SimpleFormula
     from formulaic.parser.types import Factor, Term
 
@@ -230,9 +235,9 @@ def _restore(side: SimpleFormula, expressions: dict[str, Expression]) -> SimpleF
     return SimpleFormula([Term([restore(factor) for factor in term.factors]) for term in side])
 
 
-def _parse_with_python(formula: str, frame: DataFrame, others: Sequence[str]) -> ParsedFormula:
+def _parse_with_python(formula: str, frame: DataFrame, dot_columns: Sequence[str]) -> ParsedFormula:
     """Parse a formula whose expressions formulaic runs as Python."""
-    left, right = _parse_terms(formula, frame, others)
+    left, right = _parse_terms(formula, frame, dot_columns)
     factors = [*_factors(left or []), *_factors(right)]
     words = {word.strip("`") for factor in factors for word in re.findall(r"`[^`]+`|(?<![\w.])\w+(?!\w*\()", factor)}
     return ParsedFormula(left, right, [name for name in frame.columns if name in words or name in factors])
@@ -241,7 +246,8 @@ def _parse_with_python(formula: str, frame: DataFrame, others: Sequence[str]) ->
 def _target_name(target: str | None, left: object) -> str:
     if left is None:
         if target is None:
-            raise ValueError("--target, or the left side of the formula, must name the column to predict.")
+            response = option("--target, or the left side of the formula,")
+            raise ValueError(f"{response} must name the column to predict.")
         return target
     if target not in (None, str(left)):
         raise ValueError(f"--target is {target}, but the formula predicts {left}: remove --target.")

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 _PYTHON = {
     "--formula": "formula",
     "--target": "the left side of the formula",
+    "--target, or the left side of the formula,": "the left side of the formula",
     "--drop-missing": 'missing="drop"',
     "--positive": "positive",
     "--weights": "weights",

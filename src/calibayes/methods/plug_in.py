@@ -11,11 +11,11 @@ import equinox as eqx
 import numpy as np
 
 from calibayes._backend.arguments import positive
-from calibayes.methods.base import FormulaMethod
+from calibayes.methods.base import PlugInMethod
 from calibayes.methods.moments import LearningRate, Moments, matching_eta, require_full_rank
 
 
-class Matching(FormulaMethod):
+class Matching(PlugInMethod):
     r"""Match the posterior covariance to the sandwich covariance, `method="matching"`.
 
     The learning rate is $K / \mathrm{tr}(H^{-1} J)$. It makes the average of $\eta (\theta - \hat\theta)^\top H
@@ -51,7 +51,7 @@ class Matching(FormulaMethod):
         return draws.moments.learning_rate(lambda moments: matching_eta(_along(moments, vector)))
 
 
-class LyddonHolmesWalker(FormulaMethod):
+class LyddonHolmesWalker(PlugInMethod):
     r"""Match the information of the loss-likelihood bootstrap, `method="lyddon-holmes-walker"`.
 
     The learning rate is $\mathrm{tr}(H J^{-1} H) / \mathrm{tr}(H)$: the trace of the precision of the loss-likelihood
@@ -82,7 +82,7 @@ class LyddonHolmesWalker(FormulaMethod):
         return draws.moments.learning_rate(lambda moments: _information_eta(_along(moments, vector)))
 
 
-class Coarsened(FormulaMethod):
+class Coarsened(PlugInMethod):
     r"""Power posterior of the coarsened posterior, `method=cb.methods.Coarsened(alpha)`.
 
     The learning rate is $\alpha / (\alpha + n)$ for n observations. It approximates the posterior given that the
@@ -122,7 +122,7 @@ class Coarsened(FormulaMethod):
         return LearningRate(self.alpha / (self.alpha + draws.n), 0.0)
 
 
-class Fixed(FormulaMethod):
+class Fixed(PlugInMethod):
     """A learning rate chosen by the user, `method=cb.methods.Fixed(eta)`.
 
     `Fixed(1.0)` with a negative log-likelihood is ordinary Bayesian inference.
