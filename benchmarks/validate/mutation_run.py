@@ -1,10 +1,14 @@
-"""Check that the tests notice every mutant: run the tests named for it, one file after another, until one fails."""
+"""Check that the tests notice every mutant: run the tests named for it, one file after another, until one fails.
+
+As many mutants as there are cores are tried at the same time.
+"""
 
 import os
 import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -48,9 +52,12 @@ def run(path: Path, only: str = "") -> list[dict[str, Any]]:
     pending = [one for one in MUTANTS.values() if only in one.name and (only or digests[one.name] not in known)]
     results = {name: known[key] for name, key in digests.items() if key in known}
     start = time.perf_counter()
-    for mutant in pending:
-        results[mutant.name] = _result(mutant) | {"digest": digests[mutant.name]}
-        store.add(path, PART, _ordered(results), part["seconds"] + time.perf_counter() - start)
+    # The tests run in processes of their own: one at a time for each core.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for future in as_completed([pool.submit(_result, mutant) for mutant in pending]):
+            line = future.result()
+            results[line["name"]] = line | {"digest": digests[line["name"]]}
+            store.add(path, PART, _ordered(results), part["seconds"] + time.perf_counter() - start)
     noticed = {results[mutant.name]["noticed_by"] for mutant in pending}
     tests = sorted(test for test in noticed if test and "::" in test)
     if tests and (failed := _first_failure(tests, "")):

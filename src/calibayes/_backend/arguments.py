@@ -51,11 +51,11 @@ def fraction(name: str, value: Any, hint: str = "") -> float:
     return float(value)
 
 
-def integer(name: str, value: object, minimum: int) -> int:
-    """Return an integer that is at least `minimum`; raise a TypeError or ValueError for any other value."""
+def integer(name: str, value: object, minimum: int | None = None) -> int:
+    """Return an integer that is at least `minimum`, if that is given; raise an error for any other value."""
     if not isinstance(value, Integral) or isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be an integer; got {display(value)}.")
-    if value < minimum:
+    if minimum is not None and value < minimum:
         raise ValueError(f"{name} must be at least {minimum}; got {display(value)}.")
     return int(value)
 
