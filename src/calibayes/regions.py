@@ -495,8 +495,8 @@ def weighted_critical_levels(
     Array of shape (B,)
         Critical levels; NaN on replicates where all weights are zero.
     """
-    particles = ReplicateParticles(particles.theta, weights, log_density(particles, jnp.full(len(weights), eta)))
-    levels = region.critical_level(particles, point)
+    reweighted = ReplicateParticles(particles.theta, weights, log_density(particles, jnp.full(len(weights), eta)))
+    levels = region.critical_level(reweighted, point)
     return jnp.where((weights > 0).any(-1), levels, jnp.nan)
 
 
