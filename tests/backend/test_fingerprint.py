@@ -1,5 +1,6 @@
 """Digests: equal values have the same digest in every process, and different values have different ones."""
 
+import collections
 import functools
 import os
 import subprocess
@@ -10,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 
 import calibayes as cb
-from calibayes._backend.fingerprint import digest
+from calibayes._backend.fingerprint import UnstableDigestError, digest
 
 
 def line(x, slope=1.0):
@@ -129,3 +131,48 @@ def test_digest_does_not_depend_on_the_process():
     ]
     assert digests[0] == digests[1]
     assert len(digests[0].strip()) == 64
+
+
+class Power:
+    exponent = 1.0
+
+    @staticmethod
+    def transform(x):
+        return x
+
+    def apply(self, x):
+        return self.transform(x) ** self.exponent
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("exponent", 2.0), ("transform", staticmethod(lambda x: -x)), ("apply", lambda self, x: x)]
+)
+def test_attributes_of_user_classes_are_part_of_the_digest(monkeypatch, name, value):
+    before = digest(Power), digest(Power())
+    monkeypatch.setattr(Power, name, value)
+    assert digest(Power) != before[0]
+    assert digest(Power()) != before[1]
+
+
+def importing(x):
+    import test_compilations
+
+    return test_compilations.SCALE * x
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        types.ModuleType("settings"),
+        collections.deque([1.0]),
+        bytearray(b"a"),
+        types.MappingProxyType({"a": 1}),
+        jax.nn.initializers.constant(1.0),
+        importing,
+        scipy.special.logsumexp,
+    ],
+    ids=["module", "deque", "bytearray", "proxy", "closure of a library", "import", "another package"],
+)
+def test_strict_digest_rejects_values_whose_state_it_cannot_see(value):
+    with pytest.raises(UnstableDigestError):
+        digest(value, strict=True)

@@ -151,3 +151,34 @@ def test_function_can_be_pickled():
     """The captured values include the module `jnp`, which cannot be pickled; they are recorded again."""
     function = Function(log_of_first)
     assert pickle.loads(pickle.dumps(function)) == function
+
+
+def test_call_after_a_captured_variable_has_changed_is_an_error(monkeypatch):
+    """Programs that were compiled for the recorded value would be used for the new one."""
+    wrapped, with_helper = using_global(), using_helper()
+    assert (wrapped(3.0), with_helper(3.0)) == (3.0, 3.0)
+    monkeypatch.setitem(globals(), "SCALE", 2.0)
+    for function in (wrapped, with_helper):
+        with pytest.raises(ValueError, match=r"(SCALE|helper), which the function <lambda> uses, has changed"):
+            function(3.0)
+    tau = 0.5
+    late = static(lambda t: tau * t)
+    tau = 0.9
+    with pytest.raises(ValueError, match="an argument with a default: tau=tau"):
+        late(3.0)
+
+
+def test_attributes_are_not_captured_as_global_variables(monkeypatch):
+    monkeypatch.setitem(globals(), "mean", 1.0)
+    wrapped = static(lambda t: t.mean())
+    monkeypatch.setitem(globals(), "mean", 2.0)
+    assert wrapped.captured == ()
+    assert wrapped(np.arange(3.0)) == 1.0
+
+
+def factorial(n):
+    return n * factorial(n - 1) if n > 1 else 1
+
+
+def test_recursive_functions_can_be_called():
+    assert static(lambda n: factorial(n))(4) == 24

@@ -233,3 +233,32 @@ def test_programs_that_differ_in_unused_arguments_are_not_confused(folder):
     second = jit(lambda x, unused: 2 * x)
     np.testing.assert_array_equal(second(np.ones(2, np.float32), np.ones(5, np.float32)), [2.0, 2.0])
     assert len(list(folder.iterdir())) == 2
+
+
+def test_programs_that_use_different_arguments_are_not_confused(folder):
+    """The lowered programs of both functions would be equal if arguments that are not used were dropped."""
+    results = []
+    for name in ("first", "second"):
+        clear_programs()
+        of_one = jit(lambda first, second, name=name: {"first": first, "second": second}[name] * 2)
+        results.append(float(of_one(np.ones((), np.float32), np.full((), 5, np.float32))))
+    assert results == [2.0, 10.0]
+
+
+def test_other_files_in_the_folder_are_not_deleted(folder, monkeypatch):
+    folder.mkdir()
+    (folder / "data.csv").write_text("a,b\n" * 100_000)
+    monkeypatch.setattr(program_cache, "CONFIG", dataclasses.replace(program_cache.CONFIG, max_bytes=1))
+    linear_target().recentre(jnp.asarray([0.5]))
+    assert [path.name for path in folder.iterdir()] == ["data.csv"]
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows has no permission bits")
+def test_program_that_others_can_write_to_is_not_run(folder, events):
+    linear_target().recentre(jnp.asarray([0.5]))
+    (path,) = folder.iterdir()
+    path.chmod(0o666)
+    clear_programs()
+    events.clear()
+    linear_target().recentre(jnp.asarray([0.5]))
+    assert "backend_compile_duration" in events

@@ -5,10 +5,12 @@ function or module of an installed package is represented by its name, and one o
 is represented by its class and its attributes; one without attributes by its class alone.
 
 A strict digest is an error where this could miss a difference: for code of installed packages other than JAX, NumPy and
-this one, whose version it does not include, and for objects of unknown classes.
+this one, whose version it does not include, for modules of the user, whose variables can change, and for objects of
+unknown classes.
 """
 
 import dataclasses
+import dis
 from collections.abc import Iterator
 from functools import partial
 from hashlib import sha256
@@ -35,7 +37,11 @@ _KNOWN = (
     "numpy",
 )
 """Packages whose objects a strict digest represents by name and attributes; the versions are not included."""
+_GENERATED = ("__dict__", "__doc__", "__module__", "__weakref__", "_abc_impl")
+"""Attributes of a class that follow from the others, or do not affect what its instances do."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range, slice)
+_CONTAINERS = (tuple, list, dict, set, frozenset, np.ndarray, np.generic, np.dtype, jax.Array)
+"""Types whose content is hashed, exactly; and of subclasses likewise."""
 
 
 class UnstableDigestError(ValueError):
@@ -106,18 +112,27 @@ def _parts(value: object) -> Iterator[Any]:
     elif isinstance(value, type) or (callable(value) and from_library(value) and hasattr(value, "__qualname__")):
         yield from (value.__module__, value.__qualname__)
         if isinstance(value, type) and not from_library(value):
-            yield from (part for part in vars(value).values() if isinstance(part, FunctionType | property))
+            attributes = {name: part for name, part in vars(value).items() if not _is_generated(name)}
+            yield from (part for pair in sorted(attributes.items()) for part in pair)
             yield value.__bases__
     elif isinstance(value, FunctionType):
         yield from (value.__code__, captured_values(value))
     elif isinstance(value, property):
         yield value.fget
+    elif isinstance(value, staticmethod | classmethod):
+        yield value.__func__
+    elif isinstance(value, np.dtype):
+        yield value.str
     elif hasattr(value, "__wrapped__"):
         yield value.__wrapped__
     elif hasattr(value, "__array__"):
         yield np.asarray(value)
     else:
         yield from (type(value), getattr(value, "__name__", ""), getattr(value, "__dict__", {}))
+
+
+def _is_generated(name: str) -> bool:
+    return name in _GENERATED or name.startswith(("__dataclass_", "__abstract"))
 
 
 def _array(value: object) -> Iterator[Any]:
@@ -130,17 +145,22 @@ def _array(value: object) -> Iterator[Any]:
 
 def _require_known(value: object) -> None:
     """Raise an error for code of other packages, and for objects that may differ although their attributes agree."""
-    if isinstance(value, type | ModuleType) or callable(value):
-        named = value
-    elif isinstance(value, tuple | list | dict | set | frozenset | np.ndarray | np.generic | jax.Array | CodeType):
+    if isinstance(value, CodeType):
+        imported = [one.argval for one in dis.get_instructions(value) if one.opname == "IMPORT_NAME"]
+        if any(name.partition(".")[0] not in _KNOWN for name in imported):
+            raise UnstableDigestError(f"{value.co_name} imports {', '.join(imported)}.")
         return
-    else:
-        named = type(value)
+    if isinstance(value, _CONTAINERS):
+        return
+    named = value if isinstance(value, type | ModuleType) or callable(value) else type(value)
     module = named.__name__ if isinstance(named, ModuleType) else getattr(named, "__module__", None)
     module = type(named).__module__ if module is None else module
     if module.partition(".")[0] in _KNOWN:
+        is_local = isinstance(named, FunctionType) and "<locals>" in named.__qualname__
+        if is_local or (named is not value and not hasattr(value, "__dict__")):
+            raise UnstableDigestError(f"{value!r} has a state that its attributes do not show.")
         return
-    own_code = isinstance(named, FunctionType | Function | MethodType | ModuleType) or (
+    own_code = isinstance(named, FunctionType | Function | MethodType) or (
         isinstance(named, type) and dataclasses.is_dataclass(named)
     )
     if not own_code or from_library(named):

@@ -5,8 +5,9 @@ compiled again. `Function` compares functions by their code and the values they 
 same code over the same values are equal, and compile once.
 """
 
+import dis
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -20,6 +21,8 @@ from jaxtyping import Array, Float
 Numbers = ArrayLike | Sequence[float]
 """Type of an argument that is a number, or one number per parameter."""
 
+_READS_OF_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+"""Instructions that read a global variable by its name."""
 _COMPARED_BY_VALUE = (bool, int, float, complex, str, bytes, type(None))
 _LIBRARIES = (*sys.stdlib_module_names, "calibayes")
 
@@ -28,8 +31,9 @@ class Function:
     """Python function that equals every other function with the same code and the same captured values.
 
     The captured values (closure, defaults and globals) are recorded when the function is wrapped, so that the lambdas
-    of a loop over `tau` differ although they share one variable. Captured values that can change in place, such as
-    NumPy arrays and dictionaries, make two functions unequal.
+    of a loop over `tau` differ although they share one variable. A call is an error if a variable has changed since
+    then: programs that were compiled for the recorded values would be used for others. Captured values that can change
+    in place, such as NumPy arrays and dictionaries, make two functions unequal; a change in place is not noticed.
 
     Parameters
     ----------
@@ -41,7 +45,12 @@ class Function:
     fn : function
         The wrapped function.
     captured : tuple
-        Values that the function captured when it was wrapped.
+        Names and values of the variables that the function captured when it was wrapped.
+
+    Raises
+    ------
+    ValueError
+        By a call, if a captured variable has changed.
     """
 
     def __init__(self, fn: FunctionType):
@@ -49,6 +58,12 @@ class Function:
         self.captured = captured_values(fn)
 
     def __call__(self, *args: Any) -> Any:
+        for (name, recorded), (_, current) in zip(self.captured, captured_values(self.fn), strict=True):
+            if not _unchanged(recorded, current):
+                raise ValueError(
+                    f"{name}, which the function {self!r} uses, has changed since the model was made. Make the model "
+                    f"again, or fix the value by an argument with a default: {name}={name}."
+                )
         return self.fn(*args)
 
     def __hash__(self) -> int:
@@ -90,8 +105,8 @@ def static(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn
 
 
-def captured_values(fn: FunctionType, callers: tuple[FunctionType, ...] = ()) -> tuple[Any, ...]:
-    """Return the values of the closure, the defaults and the globals that a function uses.
+def captured_values(fn: FunctionType, callers: tuple[FunctionType, ...] = ()) -> tuple[tuple[str, Any], ...]:
+    """Return the names and values of the closure, the defaults and the globals that a function uses.
 
     Parameters
     ----------
@@ -103,13 +118,17 @@ def captured_values(fn: FunctionType, callers: tuple[FunctionType, ...] = ()) ->
     Returns
     -------
     tuple
-        The values. A user's helper function is replaced by its code and its own captured values.
+        Pairs of a name and a value. A user's helper function is replaced by its code and its own captured values.
     """
-    closure = [cell.cell_contents for cell in fn.__closure__ or ()]
-    keywords = [value for _, value in sorted((fn.__kwdefaults__ or {}).items())]
-    names = sorted({name for code in _nested_codes(fn.__code__) for name in code.co_names})
-    values = [*closure, *(fn.__defaults__ or ()), *keywords, *(fn.__globals__.get(name) for name in names)]
-    return tuple(_expand_helper(value, (*callers, fn)) for value in values)
+    code, defaults = fn.__code__, fn.__defaults__ or ()
+    arguments = code.co_varnames[: code.co_argcount]
+    pairs = [
+        *zip(code.co_freevars, (cell.cell_contents for cell in fn.__closure__ or ()), strict=True),
+        *zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True),
+        *sorted((fn.__kwdefaults__ or {}).items()),
+        *((name, fn.__globals__.get(name)) for name in sorted(_global_names(code))),
+    ]
+    return tuple((name, _expand_helper(value, (*callers, fn))) for name, value in pairs)
 
 
 def from_library(value: object) -> bool:
@@ -126,14 +145,26 @@ def _expand_helper(value: object, callers: tuple[FunctionType, ...]) -> Any:
     """Replace a user's function by its code and captured values; a recursive one by an object that equals no other."""
     if type(value) is not FunctionType or from_library(value):
         return value
-    return object() if value in callers else (value.__code__, *captured_values(value, callers))
+    return _Recursion() if value in callers else (value.__code__, *captured_values(value, callers))
 
 
-def _nested_codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _nested_codes(constant)
+class _Recursion:
+    """Place of a function among the values that it captures itself."""
+
+
+def _global_names(code: CodeType) -> set[str]:
+    """Return the names of the global variables that code reads; those of attributes and local variables are others."""
+    nested = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    own = {one.argval for one in dis.get_instructions(code) if one.opname in _READS_OF_GLOBALS}
+    return own.union(*map(_global_names, nested))
+
+
+def _unchanged(recorded: object, current: object) -> bool:
+    """Return whether a variable still has the value that was recorded; changes in place are not noticed."""
+    if isinstance(recorded, tuple) and isinstance(current, tuple):
+        return len(recorded) == len(current) and all(map(_unchanged, recorded, current))
+    is_equal = recorded is current or (isinstance(recorded, _Recursion) and isinstance(current, _Recursion))
+    return is_equal or _same(recorded, current)
 
 
 def _same(a: object, b: object) -> bool:

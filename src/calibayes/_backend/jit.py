@@ -292,7 +292,8 @@ class Program:
 
         flat.__name__ = flat.__qualname__ = getattr(self._fn, "__name__", "program")
         shapes = [abstract(leaf) for leaf, array in zip(leaves, is_array, strict=True) if array]
-        return jax.jit(flat).lower(*shapes), value[0], value[1]
+        # With all arguments kept, the text of a program and the shapes determine which of them it uses.
+        return jax.jit(flat, keep_unused=True).lower(*shapes), value[0], value[1]
 
     def _cache_name(self, args: Sequence[object]) -> str | None:
         """Return the name of the program in the cache on disk; None if it cannot be determined without tracing."""

@@ -6,9 +6,10 @@ the tuning constants, the processor or accelerator, and either the function with
 the others, or, if these contain code that cannot be identified with certainty, the lowered program itself.
 
 A file is written under a temporary name and renamed, so that processes can share the folder. It begins with a checksum;
-a damaged file is ignored and replaced. The files that have not been used for the longest time are deleted when the
-folder becomes too large. Loading a program runs its machine code: nobody but the user should be able to write to the
-folder, which is therefore created with permissions for its owner only.
+a damaged file is ignored and replaced. The programs that have not been used for the longest time are deleted when they
+take too much space; other files in the folder are left alone. Loading a program runs its machine code: the folder is
+created with permissions for its owner only, and a file is ignored unless it belongs to the user and nobody else can
+write to it.
 
 The cache is not used if JAX's own persistent compilation cache is configured, which then keeps the programs.
 """
@@ -17,6 +18,8 @@ import io
 import os
 import pickle
 import platform
+import re
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -36,6 +39,9 @@ from jax.experimental import serialize_executable
 from calibayes._backend.fingerprint import digest
 from calibayes._backend.functions import Function
 
+_TEMPORARY = "calibayes-"
+_OWN_FILE = re.compile(rf"[0-9a-f]{{40}}|{_TEMPORARY}\w+\.tmp")
+"""Names of the files of this cache: programs, and those left by processes that were killed while they wrote one."""
 VARIABLE = "CALIBAYES_CACHE_DIR"
 """Environment variable with the folder of the cache, or `off`."""
 
@@ -175,7 +181,7 @@ def write(name: str, compiled: jax.stages.Compiled, value: object, args: Sequenc
         executable, inputs, outputs = serialize_executable.serialize(compiled)
         content = pickle.dumps((executable, inputs.num_leaves, outputs.num_leaves, _pickled(value, args)))
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=_TEMPORARY, suffix=".tmp")
         with os.fdopen(handle, "wb") as file:
             file.write(sha256(content).digest() + content)
         os.replace(temporary, folder / name)
@@ -187,12 +193,21 @@ def _content(name: str) -> bytes | None:
     folder = cache_dir()
     if folder is None:
         return None
-    with suppress(OSError):
-        stored = (folder / name).read_bytes()
+    with suppress(OSError), (folder / name).open("rb") as file:
+        if not _only_user_can_write(os.fstat(file.fileno())):
+            return None
+        stored = file.read()
         if sha256(stored[32:]).digest() == stored[:32]:
             os.utime(folder / name)
             return stored[32:]
     return None
+
+
+def _only_user_can_write(status: os.stat_result) -> bool:
+    """Return whether a file belongs to the user and nobody else can write to it; its content is run."""
+    if not hasattr(os, "getuid"):  # Windows
+        return True
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _load(executable: bytes, n_inputs: int, n_outputs: int) -> jax.stages.Compiled:
@@ -203,8 +218,11 @@ def _load(executable: bytes, n_inputs: int, n_outputs: int) -> jax.stages.Compil
 
 
 def _delete_oldest(folder: Path) -> None:
+    """Delete the programs that have not been used for the longest time; other files in the folder are not touched."""
     files = []
     for path in folder.iterdir():
+        if not _OWN_FILE.fullmatch(path.name):
+            continue
         with suppress(OSError):
             status = path.stat()
             files.append((status.st_mtime, status.st_size, path))
