@@ -36,6 +36,14 @@ def test_model_without_columns_has_an_intercept_only(weights):
     assert design.names([]) == ["intercept"]
 
 
+def test_rows_of_weight_zero_do_not_make_a_column_vary():
+    """A prior for the coefficient would have an infinite scale."""
+    columns, y = np.array([[1.0], [1.0], [5.0]]), np.array([2.0, 2.0, 9.0])
+    design = Design.from_columns(columns, weights=[1, 1, 0])
+    np.testing.assert_array_equal(design.spreads, 1)
+    np.testing.assert_array_equal(design.prior(cb.losses.Squared(), y).scale, 10)
+
+
 def test_prior_scale_follows_the_units():
     y = np.array([100.0, 300.0, 200.0])
     plain = Design.from_columns(COLUMNS).prior(cb.losses.Quantile(0.5), y)

@@ -4,11 +4,13 @@ import pickle
 from dataclasses import replace
 from functools import partial
 
+import equinox as eqx
 import numpy as np
 import pytest
 from scipy import stats
 
 import calibayes as cb
+from calibayes import requery
 from calibayes.design import Design
 from targets import CoarseFloats
 
@@ -305,3 +307,42 @@ def test_unreliable_draws_make_the_answer_at_another_level_unreliable(result, co
         requeried = calibration.at(0.9, None)
     assert requeried.status is cb.Status.UNRELIABLE
     assert requeried.diagnostics == [finding]
+
+
+def test_intervals_beyond_the_time_limit_are_those_at_the_joint_learning_rate(result):
+    """The limit passes before any interval is calibrated."""
+    calibration = result.calibration
+    inputs = replace(calibration.inputs, settings=calibration.inputs.settings | {"max_seconds": 1e-6})
+    with pytest.warns(cb.NotConvergedWarning, match="was not calibrated within 0 s"):
+        late = replace(calibration, inputs=inputs).intervals(None, None)
+    assert late.status == [cb.Status.TIME_LIMIT] * K
+    np.testing.assert_array_equal(late.eta, result.eta)
+    # The reported draws are a sample of the particles: quantiles of 4,000 draws are within 0.1 standard deviations.
+    np.testing.assert_allclose(late.bounds, result.marginal_intervals(), atol=0.1 * result.draws.std())
+
+
+def test_combination_of_zeros_is_zero(result, intervals):
+    both = result.intervals(of=[np.zeros(K), np.eye(K)[1]])
+    np.testing.assert_array_equal(both.bounds[0], 0)
+    assert both.eta[0] == result.eta
+    np.testing.assert_array_equal(both.bounds[1], intervals.bounds[1])
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        cb.bootstrap.Cluster(40, np.arange(N) // 4),
+        cb.bootstrap.Stratified(40, np.arange(N) % 2),
+        cb.bootstrap.Block(40, length=4),
+        cb.bootstrap.Multinomial(40, size=N // 2, rate=0.5),
+    ],
+    ids=lambda scheme: type(scheme).__name__,
+)
+def test_validation_with_a_number_keeps_the_bootstrap(result, monkeypatch, scheme):
+    calibration = replace(result.calibration, inputs=replace(result.calibration.inputs, bootstrap=scheme))
+    drawn = []
+    monkeypatch.setattr(requery, "draw_counts", lambda replicates, *_: drawn.append(replicates) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        calibration.validate(60, 1)
+    assert drawn[0].n_replicates == 60
+    assert eqx.tree_equal(drawn[0].with_replicates(40), scheme)

@@ -8,6 +8,7 @@ not depend on the number of replicates.
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from copy import copy
 from numbers import Real
 from typing import Any
 
@@ -101,6 +102,28 @@ class Bootstrap(eqx.Module):
             Counts, one row per replicate.
         """
         return jax.device_put(self.host_counts(replicate_keys(key, self.n_replicates), n))
+
+    def with_replicates(self, n_replicates: int) -> "Bootstrap":
+        """Return the same scheme with another number of replicates.
+
+        Parameters
+        ----------
+        n_replicates : int
+            Number of replicates.
+
+        Returns
+        -------
+        Bootstrap
+
+        Examples
+        --------
+        >>> import calibayes as cb
+        >>> cb.bootstrap.Block(2000, length=5).with_replicates(400)
+        Block(n_replicates=400, length=5)
+        """
+        scheme = copy(self)
+        object.__setattr__(scheme, "n_replicates", n_replicates)  # the module is frozen
+        return scheme
 
     def repeated(self, repeats: Int[np.ndarray, " N"]) -> "Bootstrap":  # noqa: ARG002
         """Return the scheme for data in which each observation is repeated, next to its copies.

@@ -67,7 +67,8 @@ class Design:
             return Design(np.zeros(0), np.zeros(0), intercept, values)
         centres = np.average(columns, 0, values) if intercept else np.zeros(columns.shape[1])
         spreads = np.sqrt(np.average(np.square(columns - centres), 0, values))
-        varies = np.ptp(columns, 0) > 0 if intercept else spreads > 0
+        counted = columns if values is None else columns[values > 0]
+        varies = np.ptp(counted, 0) > 0 if intercept else spreads > 0
         return Design(centres, np.where(varies, spreads, 1.0), intercept, values)
 
     def matrix(self, columns: Float[np.ndarray, "N P"]) -> Float[np.ndarray, "N K"]:
@@ -128,7 +129,7 @@ class Design:
         elif not loss.margin:
             centre = self._median(y) if self.intercept else 0.0
             spread = float(np.sqrt(np.average(np.square(y - centre), weights=self.weights)))
-            unit = spread if np.ptp(y) > 0 else 1.0
+            unit = spread if np.ptp(y if self.weights is None else y[self.weights > 0]) > 0 else 1.0
         scale = CONFIG.prior_scale * unit / self.spreads
         if not self.intercept:
             return Normal(scale=scale)

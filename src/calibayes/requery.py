@@ -20,6 +20,7 @@ from calibayes._backend.devices import use_mesh
 from calibayes._backend.entry import entry_point
 from calibayes._backend.functions import as_float
 from calibayes._backend.rng import fold_key, split_key
+from calibayes._backend.time_limit import TimeLimitError, time_limit
 from calibayes._backend.versions import versions
 from calibayes._backend.warnings import CalibrationWarning, NotConvergedWarning
 from calibayes._core.curve import Coverage, Curve
@@ -66,6 +67,10 @@ class RequeryConfig:
     """Reported draws relative to particles, so that resampling repeats few of them."""
     min_draws: int = 100
     """Smallest number of reported draws."""
+    min_time_limit: float = 60.0
+    """Smallest default time limit of `intervals`, in seconds: the longest that most users wait without a question."""
+    relative_time_limit: float = 20.0
+    """Default time limit of `intervals` relative to the time of the calibration."""
 
 
 CONFIG = RequeryConfig()
@@ -283,13 +288,8 @@ class Calibration:
             return self.computed_intervals[level]
         vectors, constants = self._combinations(of)
         names = list(self.inputs.names) if of is None else [f"row {i}" for i in range(len(vectors))]
-        size = CONFIG.max_combinations
-        parts = [vectors[i : i + size] for i in range(0, len(vectors), size)]
-        answers = [answer for part in parts for answer in self._answer_by_method(level, part)]
-        marginals = [
-            self._answer_alone(level, vector) if answer is None else answer
-            for vector, answer in zip(vectors, answers, strict=True)
-        ]
+        with time_limit(self._seconds_for_intervals()):
+            marginals = self._answer_all(level, vectors)
         _warn_of_marginals(names, marginals)
         intervals = Intervals(
             names,
@@ -304,6 +304,42 @@ class Calibration:
         if of is None and Status.INTERRUPTED not in intervals.status:
             self.computed_intervals[level] = intervals
         return intervals
+
+    def _seconds_for_intervals(self) -> float:
+        """Return the time limit of `intervals`: that of the calibration, or a multiple of the time it took."""
+        chosen = self.inputs.settings.get("max_seconds")
+        return chosen or max(CONFIG.min_time_limit, CONFIG.relative_time_limit * self.trace[-1].seconds)
+
+    def _answer_all(self, level: float, vectors: np.ndarray) -> list["_Marginal"]:
+        """Return the intervals of combinations. If the time is over, those at the joint eta, with a diagnostic."""
+        answers: list[_Marginal | None] = [None if vector.any() else self._of_nothing() for vector in vectors]
+        pending = np.flatnonzero([answer is None for answer in answers])
+        try:
+            for part in np.array_split(pending, -(-len(pending) // CONFIG.max_combinations) or 1):
+                for i, answer in zip(part, self._answer_by_method(level, vectors[part]), strict=True):
+                    answers[i] = answer
+            for i in pending:
+                answers[i] = answers[i] or self._answer_alone(level, vectors[i])
+        except TimeLimitError:
+            with time_limit(None):
+                for i in pending:
+                    answers[i] = answers[i] or self._at_joint_eta(level, vectors[i])
+        return [answer for answer in answers if answer is not None]
+
+    def _of_nothing(self) -> "_Marginal":
+        """Return the interval of a combination whose coefficients are all zero."""
+        assert self.iterate.status is not None
+        return _Marginal(np.zeros(2), self.iterate.eta, self.iterate.eta_se, self.iterate.status, [])
+
+    def _at_joint_eta(self, level: float, vector: np.ndarray) -> "_Marginal":
+        """Return the interval of a combination at the joint eta, for a calibration that did not end in time."""
+        message = (
+            f"This interval was not calibrated within {self._seconds_for_intervals():.0f} s, and is shown at the joint "
+            "learning rate. The data may not determine the parameter. Set max_seconds= in calibrate to allow more time."
+        )
+        finding = Diagnostic(Code.TIME_LIMIT, Severity.ERROR, 0, message)
+        bounds = self._bounds_at(self.iterate.eta, level, vector)
+        return _Marginal(bounds, self.iterate.eta, self.iterate.eta_se, Status.TIME_LIMIT, [finding])
 
     def _means(self) -> Float[np.ndarray, " K"]:
         """Return the posterior means of the sampled parameters at the joint learning rate."""
@@ -413,6 +449,8 @@ class Calibration:
         own = self._solve_for(level, Linear(vector))
         iterate = own.iterate
         assert iterate.status is not None
+        if iterate.status is Status.TIME_LIMIT:
+            return self._at_joint_eta(level, vector)
         draws, _ = _draw(self.inputs.key, own.problem.target.constrained(iterate.particles))
         bounds = np.quantile(draws.astype(np.float64) @ vector, _tails(level))
         return _Marginal(bounds, iterate.eta, iterate.eta_se, iterate.status, list(iterate.diagnostics))
@@ -476,6 +514,8 @@ class Calibration:
                     "validate cannot draw fresh replicates, because the counts of this calibration were passed as an "
                     "array. Pass bootstrap=, with the same meaning as in calibrate."
                 )
+        if isinstance(bootstrap, int | np.integer) and not isinstance(bootstrap, bool) and inputs.bootstrap is not None:
+            bootstrap = inputs.bootstrap.with_replicates(int(bootstrap))
         n = len(jax.tree.leaves(inputs.observations)[0])
         replicates = check_bootstrap(bootstrap, n, problem.target.n_replicates - 1, inputs.weights)
         n_replicates = replicates.n_replicates if isinstance(replicates, Bootstrap) else len(replicates)

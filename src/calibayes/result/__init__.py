@@ -157,6 +157,10 @@ class Result:
         One joint eta does not calibrate every marginal interval: `marginal_intervals` are computed from the posterior
         at the joint eta.
 
+        The time limit is `max_seconds` of `calibrate`, if that was set, and otherwise 20 times the time of the
+        calibration, or a minute if that is longer. Intervals that are not calibrated within it are those at the joint
+        eta, with `Status.TIME_LIMIT`.
+
         Parameters
         ----------
         level : float or None
@@ -238,7 +242,8 @@ class Result:
         Parameters
         ----------
         bootstrap : optional
-            As for `calibrate`. Default: as many fresh replicates of the same bootstrap.
+            As for `calibrate`; a number is the number of replicates of the same bootstrap. Default: as many fresh
+            replicates of the same bootstrap.
         seed : int, key or None
             Seed. Default: derived from the seed of the calibration.
 
