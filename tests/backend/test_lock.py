@@ -160,3 +160,24 @@ def test_running_processes_are_recognized(pid, running):
 def test_directory_without_write_permission_is_an_error(tmp_path):
     with pytest.raises(OSError, match="No such file"), lock_file(tmp_path / "nowhere" / "a"):
         pass
+
+
+def test_stale_lock_is_taken_by_one_process_only(tmp_path, monkeypatch):
+    """Without locks of the operating system, another process takes over after this one has read the stale lock."""
+    path = tmp_path / "a"
+    lock_path(path).write_text(json.dumps([2**22 + 1, socket.gethostname()]))
+    monkeypatch.setattr(lock_module, "_try_lock", lambda handle: None)
+    has_ended, others = lock_module._has_ended, []
+
+    def other_process_is_faster(owner):
+        ended = has_ended(owner)
+        if not others:
+            others.append(lock_file(path))
+            others[0].__enter__()
+        return ended
+
+    monkeypatch.setattr(lock_module, "_has_ended", other_process_is_faster)
+    with pytest.raises(LockedError), lock_file(path):
+        pass
+    assert [file.name for file in tmp_path.iterdir()] == [lock_path(path).name]
+    others[0].__exit__(None, None, None)

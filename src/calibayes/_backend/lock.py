@@ -80,14 +80,25 @@ def _acquire(lock: Path) -> tuple[int, bool]:
                 os.truncate(handle, 0)
                 os.write(handle, json.dumps(Owner(os.getpid(), socket.gethostname())).encode())
                 return os.dup(handle), bool(locked)
-            owner = _read_owner(lock)
+            owner, status = _read_owner(lock), os.fstat(handle)
         finally:
             os.close(handle)
         if is_current and (locked is False or not _has_ended(owner)):
             raise LockedError(owner)
         if is_current:
-            lock.unlink(missing_ok=True)
+            _remove_stale(lock, status)
     raise LockedError(_read_owner(lock))
+
+
+def _remove_stale(lock: Path, status: os.stat_result) -> None:
+    """Remove the lock file with this status, unless another process has replaced it by its own meanwhile."""
+    moved = lock.with_name(f"{lock.name}.{os.getpid()}")
+    with suppress(FileNotFoundError):
+        os.replace(lock, moved)
+        if os.path.samestat(moved.stat(), status):
+            moved.unlink()
+        else:
+            os.replace(moved, lock)
 
 
 def _open(lock: Path) -> tuple[bool, int | None]:
