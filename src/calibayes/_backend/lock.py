@@ -80,13 +80,14 @@ def _acquire(lock: Path) -> tuple[int, bool]:
                 os.truncate(handle, 0)
                 os.write(handle, json.dumps(Owner(os.getpid(), socket.gethostname())).encode())
                 return os.dup(handle), bool(locked)
-            owner, status = _read_owner(lock), os.fstat(handle)
+            owner = _read_owner(lock)
+            if is_current and (locked is False or not _has_ended(owner)):
+                raise LockedError(owner)
+            if is_current:
+                # While the file is open, no other file has its number.
+                _remove_stale(lock, os.fstat(handle))
         finally:
             os.close(handle)
-        if is_current and (locked is False or not _has_ended(owner)):
-            raise LockedError(owner)
-        if is_current:
-            _remove_stale(lock, status)
     raise LockedError(_read_owner(lock))
 
 
