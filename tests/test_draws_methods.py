@@ -6,10 +6,12 @@ import pytest
 from scipy import stats
 
 import calibayes as cb
+from calibayes._core.curve import Curve
 from calibayes._core.weights import Weights
 from calibayes.methods.double import inner_shares
 from calibayes.methods.moments import sum_of_outer_products
 from calibayes.methods.q_posterior import log_normal_density
+from calibayes.methods.studentized import ReplicateMoments
 from test_methods import DATA, GROUPS, MODEL, B, K, M, N, calibrate, closed_form, critical_and_matching
 
 pytestmark = pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
@@ -123,6 +125,17 @@ def test_inner_replicates_of_one_parameter_are_chi_squared():
     shares = inner_shares(critical, spreads[:, None], 0.95)
     expected = stats.chi2(1).sf(stats.chi2(1).ppf(0.95) / (critical * spreads))
     np.testing.assert_allclose(shares, expected, atol=4 * 0.011)
+
+
+def test_quantile_beyond_the_critical_etas_is_reported():
+    """With inner replicates of a variance near zero, all calibrated sets contain the estimate, whatever the level."""
+    etas, gaps = np.geomspace(0.1, 40.0, 200), stats.norm.ppf((np.arange(100) + 0.5) / 100)
+    levels = stats.chi2(1).cdf(etas[:, None] * np.square(gaps))
+    curve = Curve(etas, levels, np.full(200, np.nan), 0.9)
+    for variance, codes in ((1.0, []), (1e-6, [cb.Code.NOT_RESOLVED])):
+        moments = ReplicateMoments(np.ones((101, 1, 1)), np.full((101, 1, 1), variance))
+        rate = cb.methods.DoubleGPC().rate(curve, 0.9, moments, None)
+        assert [finding.code for finding in rate.findings] == codes
 
 
 def test_intervals_and_levels_are_those_of_the_draws(comparison):

@@ -367,11 +367,15 @@ class Calibration:
             return self._answer_together(level, vectors)
         status = self.iterate.status
         assert status is not None
-        findings = [finding for finding in self.iterate.diagnostics if finding.code is not Code.COVERAGE_OFF_LEVEL]
+        # The method states those of an interval's own learning rate.
+        joint = (Code.COVERAGE_OFF_LEVEL, Code.NOT_RESOLVED)
+        findings = [finding for finding in self.iterate.diagnostics if finding.code not in joint]
         return [
             None
             if rate is None
-            else _Marginal(self._bounds_at(rate.eta, level, vector), rate.eta, rate.eta_se, status, findings)
+            else _Marginal(
+                self._bounds_at(rate.eta, level, vector), rate.eta, rate.eta_se, status, [*findings, *rate.findings]
+            )
             for rate, vector in zip(rates, vectors, strict=True)
         ]
 

@@ -100,6 +100,9 @@ class Code(StrEnum):
     DRAWS_FAR_FROM_ETA = "draws-far-from-eta"
     """The method computed the learning rate from draws at another one, on which it depends unless posteriors are
     normal."""
+    NOT_RESOLVED = "not-resolved"
+    """The data, the replicates or the particles do not determine the method's answer as closely as its standard error
+    states."""
     DOUBLE_PRECISION = "double-precision"
     """Single precision does not resolve the posterior, so that the calibration was computed in double precision."""
     ROUNDING = "rounding"
@@ -127,9 +130,11 @@ ABOUT_THE_CROSSING = frozenset(
         Code.ETA_SE_UNKNOWN,
         Code.LEVEL_NOT_ATTAINED,
         Code.COVERAGE_OFF_LEVEL,
+        Code.DRAWS_FAR_FROM_ETA,
+        Code.NOT_RESOLVED,
     }
 )
-"""Diagnostics of where coverage equals the level, which do not hold for another learning rate."""
+"""Diagnostics of how the learning rate was found, which do not hold for another one."""
 
 
 @dataclass(frozen=True)

@@ -223,7 +223,7 @@ class PlugInMethod(Method):
             f"the learning rate that matches them, {matching_eta(draws.moments.moments):.3g}. They depend on eta "
             'unless the posterior is normal. Compare with method="gpc".'
         )
-        return with_diagnostic(solution, Diagnostic(Code.DRAWS_FAR_FROM_ETA, Severity.WARNING, 0, message))
+        return with_diagnostics(solution, Diagnostic(Code.DRAWS_FAR_FROM_ETA, Severity.WARNING, 0, message))
 
     def interval_etas(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
         return [self.learning_rate(draws, vector) for vector in vectors]
@@ -264,29 +264,33 @@ def stay_at(
 
 
 def state_error(solution: Solution, rate: LearningRate) -> Solution:
-    """Return a solution with the error of the method's learning rate, and a diagnostic if coverage is off the level."""
+    """Return a solution with the error and the findings of the method, and a diagnostic if coverage is off the level."""
     iterate = replace(solution.iterate, eta_se_of_method=rate.eta_se)
-    finding = _describe_coverage(iterate, solution.problem.level)
-    solution = replace(solution, iterate=check_reliability(iterate))
-    return solution if finding is None else with_diagnostic(solution, finding)
+    findings = (*rate.findings, *_describe_coverage(iterate, solution.problem.level))
+    return with_diagnostics(replace(solution, iterate=iterate), *findings)
 
 
-def with_diagnostic(solution: Solution, finding: Diagnostic) -> Solution:
-    """Return a solution with one more diagnostic."""
-    iterate = replace(solution.iterate, diagnostics=(*solution.iterate.diagnostics, finding))
+def resolution_of(iterate: Iterate) -> tuple[Diagnostic, ...]:
+    """Return the findings of an iterate about how closely its learning rate or its draws are determined."""
+    return tuple(finding for finding in iterate.diagnostics if finding.code is Code.NOT_RESOLVED)
+
+
+def with_diagnostics(solution: Solution, *findings: Diagnostic) -> Solution:
+    """Return a solution with further diagnostics."""
+    iterate = replace(solution.iterate, diagnostics=(*solution.iterate.diagnostics, *findings))
     return replace(solution, iterate=check_reliability(iterate))
 
 
-def _describe_coverage(iterate: Iterate, level: float) -> Diagnostic | None:
+def _describe_coverage(iterate: Iterate, level: float) -> tuple[Diagnostic, ...]:
     """Return a diagnostic if the coverage on the replicates differs from the level by more than its error."""
     if iterate.curve is None or not len(iterate.curve.etas):
-        return None
+        return ()
     difference = float(iterate.coverage) - level
     if abs(difference) <= CONFIG.n_errors * iterate.curve.coverage_se(level):
-        return None
+        return ()
     message = f"The {level:g} sets cover {float(iterate.coverage):.3f} of the bootstrap replicates at this eta."
     severity = Severity.WARNING if difference < -CONFIG.large_deficit * (1 - level) else Severity.INFO
-    return Diagnostic(Code.COVERAGE_OFF_LEVEL, severity, 0, message)
+    return (Diagnostic(Code.COVERAGE_OFF_LEVEL, severity, 0, message),)
 
 
 def draw_near_matching_eta(solver: Solver, problem: CoverageProblem) -> CoverageProblem:

@@ -33,6 +33,7 @@ from calibayes._backend.functions import host_array
 from calibayes._core.particles import Particles
 from calibayes._core.sandwich import influences_on
 from calibayes._core.scores import observation_scores
+from calibayes._core.status import Diagnostic
 from calibayes._core.target import Target
 from calibayes._core.weights import Weights
 from calibayes.bootstrap import Block, Bootstrap, Cluster, Stratified
@@ -64,10 +65,11 @@ CONFIG = MomentsConfig()
 
 
 class LearningRate(NamedTuple):
-    """A learning rate and its simulation standard error."""
+    """A learning rate, its simulation standard error, and findings about them."""
 
     eta: float
     eta_se: float
+    findings: tuple[Diagnostic, ...] = ()
 
 
 @dataclass(frozen=True)

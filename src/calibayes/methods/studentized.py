@@ -31,7 +31,7 @@ from calibayes._core.scores import cluster_score_products, score_products
 from calibayes._core.status import Code, Diagnostic, Severity, Status
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Bootstrap, Cluster, Stratified
-from calibayes.methods.base import Method, draws_on_data, stay_at, with_diagnostic, with_earlier_run
+from calibayes.methods.base import Method, draws_on_data, stay_at, with_diagnostics, with_earlier_run
 from calibayes.methods.moments import DrawsOnData, LearningRate
 from calibayes.solve.bracket import Bracket
 from calibayes.solve.iterate import Iterate
@@ -155,7 +155,7 @@ class StudentizedGPC(Method):
             f"The learning rate still changed after {CONFIG.max_moves} moves of the particles to it, because the "
             'Hessians depend on it. The posteriors may be far from normal: compare with method="gpc".'
         )
-        return with_diagnostic(solution, Diagnostic(Code.DRAWS_FAR_FROM_ETA, Severity.WARNING, 0, message))
+        return with_diagnostics(solution, Diagnostic(Code.DRAWS_FAR_FROM_ETA, Severity.WARNING, 0, message))
 
     def interval_etas(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
         moments = _replicate_moments(self.name, problem, iterate)
