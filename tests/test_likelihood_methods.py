@@ -116,3 +116,32 @@ def test_invalid_parameters_raise():
         cb.methods.HolmesWalker("normal")
     with pytest.raises(ValueError, match="eta must be positive"):
         cb.methods.BayesBag(0.0)
+
+
+class KnownLosses(cb.methods.SafeBayes):
+    """The sums of predictive losses are passed in place of the draws."""
+
+    def predictive_losses(self, draws):
+        return np.asarray(draws, float)
+
+
+@pytest.mark.parametrize(
+    ("grid", "halves", "eta", "codes"),
+    [
+        ((0.25, 0.5, 1.0), [[5, 3, 4], [5.5, 3.5, 4.5]], 0.5, []),
+        ((0.25, 0.5, 1.0), [[5, 4, 3], [5, 4, 3]], 1.0, []),
+        ((0.25, 0.5, 1.0), [[3, 4, 5], [3, 4, 5]], 0.25, [cb.Code.NOT_RESOLVED]),
+        ((0.25, 0.5, 0.9), [[5, 4, 3], [5, 4, 3]], 0.9, [cb.Code.NOT_RESOLVED]),
+        ((0.25, 0.5, 1.0), [[5, 1, 4], [2, 5, 4]], 0.5, [cb.Code.NOT_RESOLVED]),
+        ((0.25, 0.5, 1.0), [[5, 3, np.inf], [5, 3, 4]], 0.5, []),
+    ],
+)
+def test_safe_bayes_reports_a_learning_rate_that_its_sums_do_not_determine(grid, halves, eta, codes):
+    """At an end of the grid, other than one, or where the halves differ by more than the learning rates."""
+    rate = KnownLosses(grid=grid).learning_rate(halves, None)
+    assert (rate.eta, [finding.code for finding in rate.findings]) == (eta, codes)
+
+
+def test_safe_bayes_needs_a_finite_predictive_loss():
+    with pytest.raises(ValueError, match="infinite at every learning rate"):
+        KnownLosses(grid=GRID).learning_rate(np.full((2, 4), np.inf), None)

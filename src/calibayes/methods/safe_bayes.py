@@ -26,9 +26,10 @@ from calibayes._backend.rng import fold_key, replicate_keys
 from calibayes._core.counts import StoredCounts
 from calibayes._core.loss import LinearLoss
 from calibayes._core.particles import Particles
+from calibayes._core.status import Code, Diagnostic, Severity
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Cluster
-from calibayes.methods.base import PlugInMethod
+from calibayes.methods.base import PlugInMethod, resolution_of
 from calibayes.methods.moments import DrawsOnData, LearningRate
 from calibayes.samplers.initial import init_at_prior
 from calibayes.samplers.mixing import temper_to
@@ -112,14 +113,10 @@ class SafeBayes(PlugInMethod):
             raise ValueError('method "safe-bayes" starts from draws of the prior, which needs a method sample.')
 
     def learning_rate(self, draws, vector):  # noqa: ARG002
-        halves = self.predictive_losses(draws)
-        etas = np.array(self.grid)
-        best = float(etas[np.argmin(halves.mean(0))])
-        first, second = etas[np.argmin(halves, 1)]
-        return LearningRate(best, float(abs(first - second)) / 2)
+        return _best_of(self.grid, self.predictive_losses(draws))
 
     def interval_etas(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
-        return [LearningRate(iterate.eta, iterate.eta_se)] * len(vectors)
+        return [LearningRate(iterate.eta, iterate.eta_se, resolution_of(iterate))] * len(vectors)
 
     def predictive_losses(self, draws: DrawsOnData) -> Float[np.ndarray, "2 G"]:
         """Return the sum of the losses of the next observations at each learning rate, by each half of the particles.
@@ -141,6 +138,41 @@ class SafeBayes(PlugInMethod):
         n = int(target.counts.n)
         lengths = np.unique(np.linspace(0, n - 1, min(n, CONFIG.max_prefixes)).round().astype(int))
         return _predictive_losses(fold_key(draws.key, _STREAM), target, lengths, self.grid, self.variant == "I-log")
+
+
+def _best_of(grid: tuple[float, ...], halves: Float[np.ndarray, "2 G"]) -> LearningRate:
+    """Return the learning rate with the smallest sum of predictive losses, from those of two halves of the particles.
+
+    Raises
+    ------
+    ValueError
+        If the sum is infinite at every learning rate.
+    """
+    etas, sums = np.array(grid), halves.mean(0)
+    finite = np.isfinite(sums)
+    if not finite.any():
+        raise ValueError(
+            'method "safe-bayes": the expected loss of the next observation is infinite at every learning rate of the '
+            'grid, because the prior is so wide. Use a narrower prior, variant="I-log", or another method.'
+        )
+    best = int(np.argmin(sums))
+    noise, spread = np.ptp(halves[0, finite] - halves[1, finite]), np.ptp(sums[finite])
+    reason = None
+    if best == 0 or (best == len(grid) - 1 and grid[-1] < 1):
+        reason = f"it is at the end of the grid, which is from {grid[0]:.3g} to {grid[-1]:.3g}. Extend grid="
+    elif noise > spread:
+        reason = (
+            f"the sums by two halves of the particles differ by up to {noise:.2g}, and over the grid by {spread:.2g}. Use "
+            "a narrower prior"
+        )
+    findings = () if reason is None else (_unresolved(etas[best], reason),)
+    first, second = etas[np.argmin(halves, 1)]
+    return LearningRate(float(etas[best]), float(abs(first - second)) / 2, findings)
+
+
+def _unresolved(eta: float, reason: str) -> Diagnostic:
+    message = f"The learning rate of the best predictions, {eta:.3g}, is not determined: {reason}."
+    return Diagnostic(Code.NOT_RESOLVED, Severity.WARNING, 0, message)
 
 
 def _predictive_losses(
