@@ -1,9 +1,13 @@
 """Methods for log-likelihoods, on a normal location model with a conjugate prior and errors that are too wide."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import calibayes as cb
+from calibayes._core.target import evaluate, make_target
+from calibayes.methods.moments import Draws, DrawsOnData, LearningRate
 from calibayes.methods.safe_bayes import CONFIG
 
 N, TAU, ERROR = 40, 2.0, 1.7
@@ -65,6 +69,35 @@ def test_holmes_walker_is_the_ratio_of_expected_squared_gradients(comparison):
     assert result.eta < 1
 
 
+def test_holmes_walker_simulates_poisson_regression():
+    """The squared gradient is (exp(theta) - y)^2, with theta from the prior; y of the data is overdispersed."""
+    y = np.random.default_rng(0).negative_binomial(2, 0.5, size=60).astype(float)
+    model = cb.GibbsModel(cb.losses.Poisson(), cb.priors.Normal(scale=0.5))
+    target = make_target(model, (np.ones((60, 1)), y), np.ones((1, 60)), 1)
+    draws = Draws(evaluate(target, jnp.full((1, target.n_replicates, 10), np.log(y.mean()))).replicate(0), 1.0)
+    rate = cb.methods.HolmesWalker().learning_rate(DrawsOnData(target, (draws,), None, key=jax.random.key(0)), None)
+    first, second = np.exp([0.5**2 / 2, 2 * 0.5**2])
+    in_data, in_model = (square - 2 * y.mean() * first + second for square in (np.mean(y**2), y.mean() + y.mean() ** 2))
+    assert abs(rate.eta - np.sqrt(in_model / in_data)) < 4 * rate.eta_se
+    assert rate.eta_se < 0.05
+    assert rate.eta < 0.8
+
+
+@pytest.mark.parametrize("method", ["holmes-walker", "safe-bayes"])
+def test_learning_rate_of_all_sets_is_computed_once(comparison, monkeypatch, method):
+    """At another level, and for an interval, it is the same without a computation; another method computes its own."""
+    known = cb.methods.as_method(method) if method == "holmes-walker" else cb.methods.SafeBayes(grid=GRID)
+    result = comparison[cb.methods.label(known)]
+    calls = []
+    for owner in (cb.methods.HolmesWalker, cb.methods.SafeBayes):
+        monkeypatch.setattr(owner, "learning_rate", lambda *_: calls.append(1) or LearningRate(0.5, 0.0))
+    for other in (result.at(level=0.8), result.at(region=cb.regions.Interval(0))):
+        assert (other.eta, other.eta_se) == (result.eta, result.eta_se)
+    assert not calls
+    assert result.calibration.with_method(cb.methods.HolmesWalker()).iterate.eta == 0.5
+    assert calls == [1]
+
+
 def test_q_posterior_of_a_location_is_normal_with_the_sandwich_variance(comparison):
     """J does not depend on the location. The prior adds its precision. 4,000 draws have an error of 2.2%."""
     draws = comparison["q-posterior"].draws
@@ -74,8 +107,6 @@ def test_q_posterior_of_a_location_is_normal_with_the_sandwich_variance(comparis
 
 
 def test_simulation_by_the_user_gives_the_same_as_the_model_of_the_loss(comparison):
-    import jax
-
     model = cb.GibbsModel.from_log_likelihood(lambda theta, y: -0.5 * (y - theta[0]) ** 2, PRIOR, dim=1)
     method = cb.methods.HolmesWalker(lambda key, theta, y: theta[0] + jax.random.normal(key))
     options = {"sampler": cb.Transport(n_particles=300), "bootstrap": 100, "seed": 0, "progress": False}

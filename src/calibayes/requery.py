@@ -270,7 +270,9 @@ class Calibration:
     @_in_own_precision
     def with_method(self, method: Method) -> "Calibration":
         """Return the calibration by another method, from the same draws and replicates."""
-        return replace(self, method=method)._solve_for(self.problem.level, self.problem.region)
+        # The learning rate is that of the other method.
+        known = replace(self.iterate, eta_se_of_method=None)
+        return replace(self, method=method, iterate=known)._solve_for(self.problem.level, self.problem.region)
 
     def _inherit(self, iterate: Iterate) -> Iterate:
         """Return an iterate with the diagnostics that are about the sampler."""

@@ -170,6 +170,8 @@ class PlugInMethod(Method):
 
     uses_moments: ClassVar[bool] = True
     """Whether the learning rate depends on the moments, so that draws must be near the matching learning rate."""
+    is_global: ClassVar[bool] = False
+    """Whether the learning rate depends on neither the level nor the sets, so that further questions keep it."""
 
     @abstractmethod
     def learning_rate(self, draws: DrawsOnData, vector: Float[np.ndarray, " K"] | None) -> LearningRate:
@@ -211,7 +213,10 @@ class PlugInMethod(Method):
         return with_earlier_run(second, first)
 
     def solve_again(self, solver, problem, iterate, draws):
-        rate = self.learning_rate(draws, problem.region.direction(problem.target.dim))
+        if self.is_global and iterate.eta_se_of_method is not None and iterate.status in HAS_PARTICLES:
+            rate = _rate_of(iterate)
+        else:
+            rate = self.learning_rate(draws, problem.region.direction(problem.target.dim))
         return self._describe_draws(stay_at(solver, problem, iterate, rate), draws)
 
     def _describe_draws(self, solution: Solution, draws: DrawsOnData) -> Solution:
@@ -226,6 +231,8 @@ class PlugInMethod(Method):
         return with_diagnostics(solution, Diagnostic(Code.DRAWS_FAR_FROM_ETA, Severity.WARNING, 0, message))
 
     def interval_etas(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
+        if self.is_global:
+            return [_rate_of(iterate)] * len(vectors)
         return [self.learning_rate(draws, vector) for vector in vectors]
 
 
@@ -273,6 +280,10 @@ def state_error(solution: Solution, rate: LearningRate) -> Solution:
 def resolution_of(iterate: Iterate) -> tuple[Diagnostic, ...]:
     """Return the findings of an iterate about how closely its learning rate or its draws are determined."""
     return tuple(finding for finding in iterate.diagnostics if finding.code is Code.NOT_RESOLVED)
+
+
+def _rate_of(iterate: Iterate) -> LearningRate:
+    return LearningRate(iterate.eta, iterate.eta_se, resolution_of(iterate))
 
 
 def with_diagnostics(solution: Solution, *findings: Diagnostic) -> Solution:

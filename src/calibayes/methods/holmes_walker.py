@@ -29,7 +29,7 @@ from calibayes._core.particles import host_moments
 from calibayes._core.scores import observation_scores
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Cluster
-from calibayes.losses import Logistic, Squared
+from calibayes.losses import Logistic, Poisson, Squared
 from calibayes.methods.base import PlugInMethod
 from calibayes.methods.moments import DrawsOnData, LearningRate
 
@@ -63,8 +63,8 @@ class HolmesWalker(PlugInMethod):
     ----------
     simulate : callable, optional
         Function `simulate(key, theta, datum)` that returns an observation drawn from the model, with the covariates of
-        `datum`. Default: the model of the loss, for `losses.Squared` (normal errors with unit variance) and
-        `losses.Logistic`. Needed for `GibbsModel.from_log_likelihood`.
+        `datum`. Default: the model of the loss, for `losses.Squared` (normal errors with unit variance),
+        `losses.Logistic` and `losses.Poisson`. Needed for `GibbsModel.from_log_likelihood`.
 
     Notes
     -----
@@ -89,6 +89,7 @@ class HolmesWalker(PlugInMethod):
 
     name: ClassVar[str] = "holmes-walker"
     uses_moments: ClassVar[bool] = False
+    is_global: ClassVar[bool] = True
     simulate: Callable[..., Any] | None
 
     def __init__(self, simulate: Any = None):
@@ -98,7 +99,7 @@ class HolmesWalker(PlugInMethod):
 
     def check(self, model, bootstrap, shape, weights):  # noqa: ARG002
         loss = model.loss
-        known = isinstance(loss, Squared | Logistic)
+        known = isinstance(loss, Squared | Logistic | Poisson)
         if not known and not (isinstance(loss, Generic) and loss.sign == -1):
             raise ValueError(
                 f'method "holmes-walker" needs a log-likelihood; {type(loss).__name__} is not one. Use '
@@ -124,6 +125,11 @@ class HolmesWalker(PlugInMethod):
         if draws.target.mesh is not None:
             raise ValueError('method "holmes-walker" needs a single device.')
         in_data, in_model = self._information(draws)
+        if not (np.isfinite(in_data).all() and np.isfinite(in_model).all()):
+            raise ValueError(
+                'method "holmes-walker": the squared gradients are infinite at draws of the prior, because it is so wide. '
+                "Use a narrower prior or another method."
+            )
         n_groups = CONFIG.n_groups
         # Groups of prior draws (first axis of both) and of simulated data sets (second axis of `in_model`).
         by_group = [
@@ -132,9 +138,6 @@ class HolmesWalker(PlugInMethod):
         by_data = [np.sqrt(np.delete(in_model, k, 1).mean() / in_data.mean()) for k in range(in_model.shape[1])]
         variances = [(len(values) - 1) * np.var(values) for values in (by_group, by_data)]
         return LearningRate(float(np.sqrt(in_model.mean() / in_data.mean())), float(np.sqrt(sum(variances))))
-
-    def interval_etas(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
-        return [LearningRate(iterate.eta, iterate.eta_se)] * len(vectors)
 
     def _information(self, draws: DrawsOnData) -> tuple[Float[np.ndarray, " G"], Float[np.ndarray, "G S"]]:
         """Return the mean squared gradients of the data, and of simulated data sets, by group of prior draws."""
@@ -185,4 +188,6 @@ def _simulate(
     if isinstance(target.loss, Logistic):
         positive = jax.random.uniform(key, y.shape) < jax.nn.sigmoid(prediction)
         return x, jnp.where(positive, 1.0, -1.0).astype(y.dtype), offset
+    if isinstance(target.loss, Poisson):
+        return x, jax.random.poisson(key, jnp.exp(prediction), y.shape).astype(y.dtype), offset
     return x, prediction + jax.random.normal(key, y.shape, y.dtype), offset

@@ -29,7 +29,7 @@ from calibayes._core.particles import Particles
 from calibayes._core.status import Code, Diagnostic, Severity
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Cluster
-from calibayes.methods.base import PlugInMethod, resolution_of
+from calibayes.methods.base import PlugInMethod
 from calibayes.methods.moments import DrawsOnData, LearningRate
 from calibayes.samplers.initial import init_at_prior
 from calibayes.samplers.mixing import temper_to
@@ -87,6 +87,7 @@ class SafeBayes(PlugInMethod):
 
     name: ClassVar[str] = "safe-bayes"
     uses_moments: ClassVar[bool] = False
+    is_global: ClassVar[bool] = True
     variant: str = eqx.field(static=True)
     grid: tuple[float, ...] = eqx.field(static=True)
 
@@ -114,9 +115,6 @@ class SafeBayes(PlugInMethod):
 
     def learning_rate(self, draws, vector):  # noqa: ARG002
         return _best_of(self.grid, self.predictive_losses(draws))
-
-    def interval_etas(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
-        return [LearningRate(iterate.eta, iterate.eta_se, resolution_of(iterate))] * len(vectors)
 
     def predictive_losses(self, draws: DrawsOnData) -> Float[np.ndarray, "2 G"]:
         """Return the sum of the losses of the next observations at each learning rate, by each half of the particles.
