@@ -271,7 +271,7 @@ def stay_at(
 
 
 def state_error(solution: Solution, rate: LearningRate) -> Solution:
-    """Return a solution with the error and the findings of the method, and a diagnostic if coverage is off the level."""
+    """Return a solution with the error and the findings of the method, and one if coverage is off the level."""
     iterate = replace(solution.iterate, eta_se_of_method=rate.eta_se)
     findings = (*rate.findings, *_describe_coverage(iterate, solution.problem.level))
     return with_diagnostics(replace(solution, iterate=iterate), *findings)

@@ -18,8 +18,7 @@ import numpy as np
 from jaxtyping import Float
 
 from calibayes._core.curve import quantile_error, quantile_of
-from calibayes._core.status import Code, Diagnostic, Severity
-from calibayes.methods.moments import LearningRate
+from calibayes.methods.moments import LearningRate, unresolved
 from calibayes.methods.studentized import StudentizedGPC, chi_squared_quantile, extrapolated_critical_etas
 
 _N_INNER = 2_000
@@ -63,18 +62,13 @@ class DoubleGPC(StudentizedGPC):
         adjusted = 1 - max(tail, resolution)
         ordered = np.sort(critical)
         error = quantile_error(ordered, adjusted, np.sqrt(level * (1 - level) / len(critical)))
-        findings = () if tail >= resolution else (_describe_tail(tail, len(shares)),)
+        message = (
+            f"The nested bootstrap asks for the {tail:.2g} quantile of the critical etas of {len(shares):,} replicates,"
+            " which is beyond the smallest one. The sets cover less than intended. Use more replicates, or "
+            'method="gpc-studentized".'
+        )
+        findings = () if tail >= resolution else unresolved(message)
         return LearningRate(float(quantile_of(ordered, adjusted)), float(error), findings)
-
-
-def _describe_tail(tail: float, n_replicates: int) -> Diagnostic:
-    """Return a diagnostic of a quantile beyond the critical etas."""
-    message = (
-        f"The nested bootstrap asks for the {tail:.2g} quantile of the critical etas of {n_replicates:,} replicates, "
-        "which is beyond the smallest one. The sets cover less than intended. Use more replicates, or "
-        'method="gpc-studentized".'
-    )
-    return Diagnostic(Code.NOT_RESOLVED, Severity.WARNING, 0, message)
 
 
 def relative_spreads(moments, vector: Float[np.ndarray, " K"] | None) -> Float[np.ndarray, "R D"]:

@@ -127,8 +127,8 @@ class HolmesWalker(PlugInMethod):
         in_data, in_model = self._information(draws)
         if not (np.isfinite(in_data).all() and np.isfinite(in_model).all()):
             raise ValueError(
-                'method "holmes-walker": the squared gradients are infinite at draws of the prior, because it is so wide. '
-                "Use a narrower prior or another method."
+                'method "holmes-walker": the squared gradients are infinite at draws of the prior, which is too wide. '
+                "Use a narrower one or another method."
             )
         n_groups = CONFIG.n_groups
         # Groups of prior draws (first axis of both) and of simulated data sets (second axis of `in_model`).

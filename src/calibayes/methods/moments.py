@@ -33,7 +33,7 @@ from calibayes._backend.functions import host_array
 from calibayes._core.particles import Particles
 from calibayes._core.sandwich import influences_on
 from calibayes._core.scores import observation_scores
-from calibayes._core.status import Diagnostic
+from calibayes._core.status import Code, Diagnostic, Severity
 from calibayes._core.target import Target
 from calibayes._core.weights import Weights
 from calibayes.bootstrap import Block, Bootstrap, Cluster, Stratified
@@ -70,6 +70,11 @@ class LearningRate(NamedTuple):
     eta: float
     eta_se: float
     findings: tuple[Diagnostic, ...] = ()
+
+
+def unresolved(message: str, severity: Severity = Severity.WARNING, count: int = 0) -> tuple[Diagnostic, ...]:
+    """Return a finding about how closely the answer of a method is determined."""
+    return (Diagnostic(Code.NOT_RESOLVED, severity, count, message),)
 
 
 @dataclass(frozen=True)

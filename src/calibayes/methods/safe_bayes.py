@@ -26,11 +26,11 @@ from calibayes._backend.rng import fold_key, replicate_keys
 from calibayes._core.counts import StoredCounts
 from calibayes._core.loss import LinearLoss
 from calibayes._core.particles import Particles
-from calibayes._core.status import Code, Diagnostic, Severity
+from calibayes._core.status import Diagnostic
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Cluster
 from calibayes.methods.base import PlugInMethod
-from calibayes.methods.moments import DrawsOnData, LearningRate
+from calibayes.methods.moments import DrawsOnData, LearningRate, unresolved
 from calibayes.samplers.initial import init_at_prior
 from calibayes.samplers.mixing import temper_to
 
@@ -155,22 +155,18 @@ def _best_of(grid: tuple[float, ...], halves: Float[np.ndarray, "2 G"]) -> Learn
         )
     best = int(np.argmin(sums))
     noise, spread = np.ptp(halves[0, finite] - halves[1, finite]), np.ptp(sums[finite])
-    reason = None
+    findings: tuple[Diagnostic, ...] = ()
     if best == 0 or (best == len(grid) - 1 and grid[-1] < 1):
-        reason = f"it is at the end of the grid, which is from {grid[0]:.3g} to {grid[-1]:.3g}. Extend grid="
-    elif noise > spread:
-        reason = (
-            f"the sums by two halves of the particles differ by up to {noise:.2g}, and over the grid by {spread:.2g}. Use "
-            "a narrower prior"
+        findings = unresolved(
+            f"The predictions are best at an end of the grid, from {grid[0]:.3g} to {grid[-1]:.3g}. Extend grid=."
         )
-    findings = () if reason is None else (_unresolved(etas[best], reason),)
+    elif noise > spread:
+        findings = unresolved(
+            f"The predictive losses by two halves of the particles differ by up to {noise:.2g}, and over the grid by "
+            f"{spread:.2g} only. Use a narrower prior."
+        )
     first, second = etas[np.argmin(halves, 1)]
     return LearningRate(float(etas[best]), float(abs(first - second)) / 2, findings)
-
-
-def _unresolved(eta: float, reason: str) -> Diagnostic:
-    message = f"The learning rate of the best predictions, {eta:.3g}, is not determined: {reason}."
-    return Diagnostic(Code.NOT_RESOLVED, Severity.WARNING, 0, message)
 
 
 def _predictive_losses(

@@ -1,6 +1,7 @@
 """What is known at one learning rate: coverage of the credible sets, and how far it can be trusted."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -176,6 +177,12 @@ def marginal_intervals(particles: Particles, level: float) -> Float[np.ndarray, 
     return np.array([np.quantile(values, tails, weights=weights, method="inverted_cdf") for values in theta[:, 0]])
 
 
+def share_severity(count: int, n_replicates: int, level: float) -> Severity:
+    """Return how much it matters that something failed on `count` of the replicates."""
+    material = count > CONFIG.material_share * (1 - level) * n_replicates
+    return Severity.ERROR if material else Severity.WARNING
+
+
 def diagnose(info: SamplerInfo, n_undefined: int, level: float) -> tuple[Diagnostic, ...]:
     """Return what a user should know about the sampling at a learning rate.
 
@@ -194,10 +201,7 @@ def diagnose(info: SamplerInfo, n_undefined: int, level: float) -> tuple[Diagnos
     def add(code: Code, severity: Severity, count: int, message: str) -> None:
         findings.append(Diagnostic(code, severity, count, message))
 
-    def failed(count: int) -> Severity:
-        material = count > CONFIG.material_share * (1 - level) * n_replicates
-        return Severity.ERROR if material else Severity.WARNING
-
+    failed = partial(share_severity, n_replicates=n_replicates, level=level)
     if info.repaired is not None and (count := int(info.repaired.sum())):
         noun, posterior = ("replicate", "its posterior was") if count == 1 else ("replicates", "their posteriors were")
         message = (
