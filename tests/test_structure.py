@@ -8,7 +8,7 @@ import calibayes
 PACKAGE = Path(calibayes.__file__).parent
 APPLICATIONS = ("cli", "datasets", "estimators", "interop", "io", "plots", "report", "tables")
 METHODS = ("methods", "compare.py")
-MAX_CORE_LINES, MAX_METHODS_LINES = 10_000, 1_300
+MAX_CORE_LINES, MAX_METHODS_LINES = 10_000, 1_450
 MAX_TOP_LEVEL_MODULES = 16
 MAX_FUNCTION_LINES = 60
 MAX_ANY_SHARE = 0.03

@@ -13,10 +13,10 @@ from calibayes.samplers.importance import first_proposal
 from calibayes.samplers.normal import (
     NormalFit,
     NotNormalError,
-    _smoothed_derivatives,
     can_fit_normal,
     fit_to_data,
     fit_to_replicates,
+    smoothed_derivatives,
 )
 
 B, N, SCALE = 30, 90, 2.0
@@ -83,7 +83,7 @@ def test_smoothed_derivatives_of_the_check_loss():
     prediction = np.linspace(-3, 3, 601)
     scale = np.full(601, 0.8)
     loss = cb.losses.Quantile(0.3)
-    first, second = _smoothed_derivatives(
+    first, second = smoothed_derivatives(
         loss.rho, *(jnp.asarray(v, float) for v in (prediction[:, None], np.zeros(601), scale))
     )
     first, second = np.asarray(first)[:, 0], np.asarray(second)[:, 0]

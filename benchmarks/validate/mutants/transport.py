@@ -146,7 +146,7 @@ rewrite(
 )
 rewrite(
     "curvature_of_normal_fits_not_smoothed_twice",
-    "calibayes.samplers.normal:_smoothed_derivatives",
+    "calibayes.samplers.normal:smoothed_derivatives",
     "jnp.maximum(_c, 0.0) / jnp.square(_s)",
     "jnp.maximum(_c, 0.0) / _s",
     "Divide the curvature of the smoothed loss by the scale instead of its square.",

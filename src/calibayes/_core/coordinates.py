@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from calibayes._backend.arguments import display
 from calibayes._backend.functions import host_array
@@ -73,7 +73,7 @@ class Coordinates(eqx.Module):
         return jnp.where(above & below, jnp.clip(low + between, low, high), one_sided)
 
     def unconstrain(self, theta: Float[Array, "K ..."]) -> Float[Array, "K ..."]:
-        """Return the coordinates of parameters; on a bound, those of the nearest float inside."""
+        """Return the coordinates of parameters; on a bound and beyond, those of the nearest float inside."""
         if self.unbounded:
             return theta
         low, high = self._broadcast_bounds(theta.shape)
@@ -83,6 +83,11 @@ class Coordinates(eqx.Module):
         from_high = jnp.log(jnp.where(below, jnp.maximum(high - theta, tiny), 1.0))
         one_sided = jnp.where(above, from_low, jnp.where(below, from_high, theta))
         return jnp.where(above & below, from_low - from_high, one_sided)
+
+    def contain(self, theta: Float[Array, "K ..."]) -> Bool[Array, "..."]:
+        """Return whether all parameters are between their bounds, and none is NaN."""
+        low, high = self._broadcast_bounds(theta.shape)
+        return ((low < theta) & (theta < high)).all(0)
 
     def log_jacobian(self, z: Float[Array, "K ..."]) -> Float[Array, "..."]:
         r"""Return $\log|d\theta/dz|$, summed over parameters."""

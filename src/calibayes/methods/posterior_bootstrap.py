@@ -1,24 +1,66 @@
-"""Posterior bootstrap: the minimizers of the risk on bootstrap replicates are the draws."""
+r"""Posterior bootstrap: the minimizers of the risk on bootstrap replicates are the draws.
 
-from typing import ClassVar
+Newton's method minimizes the risk averaged over a normal distribution of the parameters (`calibayes.samplers.normal`),
+whose width decreases from that of the posterior to a small share of it. Check and hinge losses, which are piecewise
+linear, then have derivatives, and the path leads to a vertex instead of ending at the first edge. The length of each
+step is that which reduces the risk itself most. A loss that is not of a linear prediction is minimized by quasi-Newton
+steps.
+"""
 
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
+from calibayes._backend.devices import SHARDED, UNSHARDED, sum_over_devices
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
+from calibayes._backend.linalg import host_factor
+from calibayes._core.counts import fold_blocks
+from calibayes._core.loss import LinearLoss
 from calibayes._core.particles import Particles, host_moments
 from calibayes._core.scores import score_sums
+from calibayes._core.status import Diagnostic, Severity
 from calibayes._core.target import Target
-from calibayes.methods.reported import DrawsMethod, Reported, as_particles_on_data, unconstrained
+from calibayes.methods.moments import unresolved
+from calibayes.methods.reported import DrawsMethod, Reported, as_particles_on_data
+from calibayes.samplers.normal import smoothed_derivatives
+from calibayes.solve.iterate import share_severity
 
-_STEPS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
-"""Factors on the step that are tried."""
-_MAX_ROUNDS = 30
-_TOLERANCE = 1e-3
-"""The iteration ends when no minimizer moves by more than this, in standard deviations of the posterior at the learning
-rate of the particles."""
+
+@dataclass(frozen=True)
+class PosteriorBootstrapConfig:
+    """Constants of the minimization."""
+
+    n_rounds: int = 20
+    """Largest number of steps."""
+    last_width: float = 0.003
+    """Width of the normal distribution in the last of these steps, in standard deviations of the posterior. In check
+    loss regressions of 50 to 2,000 observations and up to 8 parameters, minimizers then differed from those by linear
+    programming by up to 0.035 (root mean square) of their standard deviation, and by 0.01 or less in most."""
+    ridge: float = 0.01
+    """Share of the posterior's Hessian on the data that is added to the Hessians, which are singular if no observation
+    has a kink within the width. Order-of-magnitude choice."""
+    step_lengths: tuple[float, ...] = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
+    """Factors on the step that are tried."""
+    tolerance: float = 1e-3
+    """The iteration ends when no parameter would move by more than this, in posterior standard deviations."""
+    max_last_step: float = 0.05
+    """Last step, likewise, from which on a minimizer counts as not found, for losses that are not of a linear
+    prediction. An independent error of 0.05 standard deviations in each draw adds 0.3% to their variance."""
+
+
+CONFIG = PosteriorBootstrapConfig()
+
+
+class Minimizers(NamedTuple):
+    """Minimizers of the risk on the data (first) and on every replicate, and whether each was found."""
+
+    theta: Float[np.ndarray, "K B"]
+    converged: Bool[np.ndarray, " B"]
 
 
 class PosteriorBootstrap(DrawsMethod):
@@ -31,10 +73,12 @@ class PosteriorBootstrap(DrawsMethod):
     Notes
     -----
     Targets the sampling distribution of the minimizer, without the prior. Sets are first-order correct like those of
-    `"gpc"`, and their shape is that of the sandwich. Costs a few gradients of the loss per replicate in addition to the
-    posteriors of the replicates, from whose means the minimization starts. Needs a unique minimizer: with several
-    modes, the draws are those near the posterior means. A minimizer of a check loss is found up to a small share of
-    the posterior's width. Dependence between observations is taken into account as far as the bootstrap does so (by
+    `"gpc"`, and their shape is that of the sandwich. Costs the losses at about 300 points per replicate, or a tenth of
+    that if they are smooth, in addition to the posteriors of the replicates, from whose means the minimization starts.
+    Needs a unique minimizer: with several modes, the draws are those near the posterior means. Minimizers of check and
+    hinge losses are found up to about 1% of their standard deviation. Bounds of the prior are not part of the risk:
+    where the minimizer of a replicate is beyond them, it is reported at the bound, with a warning or an error.
+    Dependence between observations is taken into account as far as the bootstrap does so (by
     blocks or clusters). `result.eta` is the matching learning rate with the covariance of the draws in place of the
     sandwich: that of the generalized posterior whose variances are as large, averaged over all directions.
 
@@ -55,15 +99,33 @@ class PosteriorBootstrap(DrawsMethod):
     name: ClassVar[str] = "posterior-bootstrap"
 
     def draw(self, problem, iterate, draws):  # noqa: ARG002
-        target, particles = problem.target, iterate.state.particles
-        theta = minimizers(target, particles, iterate.sampled_eta)[:, 1:]
-        return Reported(as_particles_on_data(target, unconstrained(target, theta)), float(theta.shape[1]))
+        target = problem.target
+        theta, converged = minimizers(target, iterate.state.particles, iterate.sampled_eta)
+        points = jax.device_put(host_array(theta[:, 1:]))
+        beyond = ~np.asarray(target.coordinates.contain(points))
+        findings = _describe(int((~converged[1:]).sum()), int(beyond.sum()), len(beyond), problem.level)
+        z = np.asarray(target.coordinates.unconstrain(points))
+        return Reported(as_particles_on_data(target, z), float(len(beyond)), findings)
 
 
-def minimizers(target: Target, particles: Particles, eta: float) -> Float[np.ndarray, "K B"]:
-    """Return the minimizer of the risk on the data (first) and on every replicate, by quasi-Newton steps.
+def _describe(n_lost: int, n_beyond: int, n_replicates: int, level: float) -> tuple[Diagnostic, ...]:
+    """Return findings about minimizers that were not found, or that are beyond the bounds of the prior."""
+    lost = (
+        f"The minimizers of {n_lost:,} of {n_replicates:,} replicates were not found: the last step was longer than "
+        f"{CONFIG.max_last_step:g} posterior standard deviations. The loss may have no derivative there."
+    )
+    beyond = (
+        f"The risk of {n_beyond:,} of {n_replicates:,} replicates is smallest on or beyond a bound of the prior, where "
+        "they are reported. Use a prior without the bound, or another method."
+    )
+    return (
+        *(unresolved(lost, Severity.WARNING, n_lost) if n_lost else ()),
+        *(unresolved(beyond, share_severity(n_beyond, n_replicates, level), n_beyond) if n_beyond else ()),
+    )
 
-    The steps start from the posterior means, with covariances of the posterior as inverse Hessians throughout.
+
+def minimizers(target: Target, particles: Particles, eta: float) -> Minimizers:
+    """Return the minimizer of the risk on the data and on every replicate, starting from the posterior means.
 
     Parameters
     ----------
@@ -74,27 +136,61 @@ def minimizers(target: Target, particles: Particles, eta: float) -> Float[np.nda
     eta : float
         Their learning rate.
     """
-    means, covariances = host_moments(target.constrained(particles))
-    inverse_hessians, scale = eta * covariances, np.sqrt(np.einsum("bkk->kb", covariances))
-    theta = means
-    for _ in range(_MAX_ROUNDS):
-        risk_gradients = np.asarray(score_sums(target, host_array(theta)), np.float64)
-        directions = -np.einsum("bkj,jb->kb", inverse_hessians, risk_gradients)
-        steps = np.asarray(_best_step(target, host_array(theta), host_array(directions)), np.float64)
-        theta = theta + steps * directions
-        if (np.abs(steps * directions) <= _TOLERANCE * scale).all():
+    theta, covariances = host_moments(target.constrained(particles))
+    scale = np.sqrt(np.einsum("bkk->kb", covariances))
+    root, ridge = host_factor(covariances[:1])[0], CONFIG.ridge * np.linalg.inv(eta * covariances[0])
+    for width in np.geomspace(1.0, CONFIG.last_width, CONFIG.n_rounds):
+        if target.linear:
+            smoothed = _smoothed_derivatives_of_risk(target, host_array(theta), host_array(width * root))
+            gradients, hessians = (np.asarray(value, np.float64) for value in smoothed)
+            directions = -np.linalg.solve(hessians + ridge, gradients.T[:, :, None])[:, :, 0].T
+        else:
+            gradients = np.asarray(score_sums(target, host_array(theta)), np.float64)
+            directions = -np.einsum("bkj,jb->kb", eta * covariances, gradients)
+        lengths = np.asarray(_best_length(target, host_array(theta), host_array(directions)), np.float64)
+        theta = theta + lengths * directions
+        longest = (np.abs(directions) / scale).max(0)
+        if (longest <= CONFIG.tolerance).all():
             break
-    return host_array(theta)
+    return Minimizers(theta, (longest <= CONFIG.max_last_step) | target.linear)
 
 
 @jit
-def _best_step(
+def _best_length(
     target: Target, theta: Float[Array | np.ndarray, "K B"], directions: Float[Array | np.ndarray, "K B"]
 ) -> Float[Array, " B"]:
     """Return the length of the step that reduces the risk of each replicate most; zero if none does."""
-    lengths = jnp.asarray([0.0, *_STEPS])
-    points = jnp.asarray(theta)[:, :, None] + jnp.asarray(directions)[:, :, None] * lengths[None, None]
-    inside = jnp.isfinite(target.coordinates.unconstrain(points)).all(0)
-    risk = target.risk(points)
-    risk = jnp.where(inside & jnp.isfinite(risk), risk, jnp.inf)
-    return lengths[jnp.argmin(risk, -1)]
+    lengths = jnp.asarray([0.0, *CONFIG.step_lengths])
+    risk = target.risk(jnp.asarray(theta)[:, :, None] + jnp.asarray(directions)[:, :, None] * lengths[None, None])
+    return lengths[jnp.argmin(jnp.where(jnp.isfinite(risk), risk, jnp.inf), -1)]
+
+
+@jit
+def _smoothed_derivatives_of_risk(
+    target: Target, theta: Float[Array | np.ndarray, "K B"], root: Float[Array | np.ndarray, "K K"]
+) -> tuple[Float[Array, "K B"], Float[Array, "B K K"]]:
+    """Return the gradient and the Hessian of the risk of every replicate, averaged over a normal distribution.
+
+    Its centre is `theta`, and its covariance `root @ root.T`.
+    """
+    loss, highest = target.loss, jax.lax.Precision.HIGHEST
+    assert isinstance(loss, LinearLoss)
+
+    def on_device(theta, root, data, counts):
+        def add_block(total, scanned):
+            (x, y, offset), counts_block = scanned
+            prediction = offset[:, None] + jnp.matmul(x, theta, precision=highest)
+            scale = jnp.sqrt(jnp.square(jnp.matmul(x, root, precision=highest)).sum(-1))
+            first, second = smoothed_derivatives(loss.rho, prediction, y, scale)
+            factors = counts.block(counts_block)
+            gradient = jnp.matmul(x.T, factors * first, precision=highest)
+            hessian = jnp.einsum("lb,lk,lj->bkj", factors * second, x, x, precision=highest)
+            return jax.tree.map(jnp.add, total, (gradient, hessian))
+
+        dim, n_replicates = theta.shape
+        zeros = jnp.zeros_like(theta), jnp.zeros((n_replicates, dim, dim), theta.dtype)
+        return fold_blocks(add_block, zeros, (data, counts.blocks), counts.n_blocks)
+
+    specs = (UNSHARDED, UNSHARDED, SHARDED, target.counts.partition_specs())
+    relative = jnp.asarray(theta) - target.reference[:, None]
+    return sum_over_devices(target.mesh, on_device, specs, relative, jnp.asarray(root), target.data, target.counts)

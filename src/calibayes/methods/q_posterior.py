@@ -19,12 +19,12 @@ import numpy as np
 from jaxtyping import Float
 
 from calibayes._backend.functions import host_array
-from calibayes._core.particles import host_moments
+from calibayes._core.particles import Particles, host_moments
 from calibayes._core.scores import observation_scores
 from calibayes._core.target import Target
 from calibayes._core.weights import Weights
 from calibayes.bootstrap import Bootstrap
-from calibayes.methods.moments import DrawsOnData, host_weights, require_full_rank, sum_of_outer_products
+from calibayes.methods.moments import DrawsOnData, Moments, host_weights, require_full_rank, sum_of_outer_products
 from calibayes.methods.reported import DrawsMethod, Reported, as_particles_on_data, random_generator, unconstrained
 from calibayes.methods.studentized import require_derivative
 
@@ -49,6 +49,9 @@ class QPosteriorConfig:
     and the quadratic form stays bounded, so that the density decreases slowly: in a least squares problem of 96
     observations and four parameters, 0.2% of the draws were beyond, up to 130 standard deviations away, and multiplied
     the variances by ten."""
+    n_slope: int = 200
+    """Draws at which the gradients are evaluated for the Hessian. It only sets the first proposal and the distance
+    above. Order-of-magnitude choice."""
     min_relative_ess: float = 0.05
     """Smallest ratio of effective sample size to number of draws. Below it the method raises an error, because the
     proposal does not cover the distribution."""
@@ -97,8 +100,9 @@ class QPosterior(DrawsMethod):
         require_derivative(self.name, draws)
         moments = draws.moments.moments
         require_full_rank(moments)
-        centre = host_moments(target.constrained(draws.candidates[0].particles))[0].mean(1)
-        theta, weights, ess = _sample(target, draws, centre, moments.sandwich)
+        on_data = target.constrained(draws.candidates[0].particles)
+        centre, covariance = host_moments(on_data)[0].mean(1), _sandwich(target, on_data, moments)
+        theta, weights, ess = _sample(target, draws, centre, covariance)
         if ess < CONFIG.min_relative_ess * CONFIG.n_draws:
             raise ValueError(
                 f"the Q-posterior is far from normal: {ess:.0f} of {CONFIG.n_draws:,} draws are effective. Use another "
@@ -108,6 +112,21 @@ class QPosterior(DrawsMethod):
         points = (np.arange(CONFIG.n_draws) + rng.uniform(size=CONFIG.n_draws)) / CONFIG.n_draws
         chosen = np.minimum(np.searchsorted(np.cumsum(weights), points), CONFIG.n_draws - 1)
         return Reported(as_particles_on_data(target, unconstrained(target, theta[chosen].T)), ess)
+
+
+def _sandwich(target: Target, on_data: Particles, moments: Moments) -> Float[np.ndarray, "K K"]:
+    """Return the sandwich covariance, with the Hessian as the slope of the gradients of the risk at some of the draws.
+
+    Unlike the covariance of the draws, it is not changed by bounds of the prior.
+    """
+    theta = np.asarray(on_data.theta, np.float64).reshape(target.dim, -1)
+    theta = theta[:, :: max(1, theta.shape[1] // CONFIG.n_slope)]
+    n, weights = int(target.counts.n), host_weights(target)
+    scores = np.asarray(jax.device_get(observation_scores(target, host_array(theta))), np.float64)[:, :n]
+    totals = scores.sum(1) if weights is None else np.einsum("snk,n->sk", scores, weights.values)
+    hessian = np.linalg.lstsq((theta - theta.mean(1, keepdims=True)).T, totals - totals.mean(0))[0]
+    ratio = np.linalg.solve(hessian @ moments.inverse_hessian, np.eye(target.dim)).T
+    return ratio @ moments.sandwich @ ratio.T
 
 
 def _sample(
@@ -147,7 +166,7 @@ def _log_density(
     values = np.full(len(theta), -np.inf)
     size = max(1, CONFIG.max_scores // (n * theta.shape[1]))
     chosen = np.flatnonzero(inside)
-    for part in np.array_split(chosen, -(-len(chosen) // size)):
+    for part in np.split(chosen, range(size, len(chosen), size)) if len(chosen) else ():
         scores = np.asarray(jax.device_get(observation_scores(target, points[:, part])), np.float64)[:, :n]
         for index, score in zip(part, scores, strict=True):
             values[index] = log_prior[index] + log_normal_density(score, bootstrap, weights)

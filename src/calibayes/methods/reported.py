@@ -18,6 +18,7 @@ from jaxtyping import Float
 from calibayes._backend.distributed import processes_out_of_sync
 from calibayes._backend.functions import host_array
 from calibayes._core.particles import Particles, host_moments, reweight_particles
+from calibayes._core.status import Diagnostic
 from calibayes._core.target import Target, evaluate
 from calibayes.methods.base import (
     HAS_PARTICLES,
@@ -44,10 +45,13 @@ class Reported(NamedTuple):
         The draws, on one replicate.
     n_effective : float
         Number of independent draws that determine the covariance as well.
+    findings : tuple of Diagnostic
+        Findings about the draws.
     """
 
     particles: Particles
     n_effective: float
+    findings: tuple[Diagnostic, ...] = ()
 
 
 class DrawsMethod(Method):
@@ -145,7 +149,7 @@ def _learning_rate(
     rate = draws.moments.learning_rate(formula)
     n_directions = target.dim if vector is None else 1
     relative = math.sqrt(2 / (n_directions * reported.n_effective))
-    return LearningRate(rate.eta, math.hypot(rate.eta_se, rate.eta * relative))
+    return LearningRate(rate.eta, math.hypot(rate.eta_se, rate.eta * relative), reported.findings)
 
 
 def replicates_at(iterate: Iterate, eta: float) -> Particles:
@@ -157,8 +161,10 @@ def replicates_at(iterate: Iterate, eta: float) -> Particles:
 
 
 def unconstrained(target: Target, theta: Float[np.ndarray, "K M"]) -> Float[np.ndarray, "K M"]:
-    """Return the unbounded coordinates of parameters; NaN or infinite for those beyond the bounds."""
-    return np.asarray(target.coordinates.unconstrain(jax.device_put(host_array(theta))))
+    """Return the unbounded coordinates of parameters; NaN for draws with a parameter beyond its bounds."""
+    points = jax.device_put(host_array(theta))
+    z = target.coordinates.unconstrain(points)
+    return np.where(np.asarray(target.coordinates.contain(points)), np.asarray(z), np.nan)
 
 
 def as_particles_on_data(target: Target, z: Float[np.ndarray, "K M"]) -> Particles:

@@ -270,7 +270,7 @@ def _derivatives(
             prediction = offset[:, None] + jnp.matmul(x, relative, precision=highest)
             scale = jnp.sqrt(jnp.square(jnp.matmul(x, root, precision=highest)).sum(-1))
             # Without the barrier XLA computes them again for every product below.
-            first, second = jax.lax.optimization_barrier(_smoothed_derivatives(loss.rho, prediction, y, scale))
+            first, second = jax.lax.optimization_barrier(smoothed_derivatives(loss.rho, prediction, y, scale))
             gradient = jnp.matmul(x.T, weights * first, precision=highest)
             terms = [gradient, _weighted_products(x, weights * second)]
             if with_outer:
@@ -292,7 +292,7 @@ def _derivatives(
     return Derivatives(gradient, hessian, outer[0] if outer else hessian, prior_gradient, prior_hessian)
 
 
-def _smoothed_derivatives(
+def smoothed_derivatives(
     rho: Callable[..., Array], prediction: Float[Array, "L R"], y: Float[Array, " L"], scale: Float[Array, " L"]
 ) -> tuple[Float[Array, "L R"], Float[Array, "L R"]]:
     """Return the first and second derivative of the loss, averaged over a normal distribution of the prediction."""

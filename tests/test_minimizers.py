@@ -1,0 +1,120 @@
+"""Minimizers of the risk on replicates against linear programs, and draws near bounds of the prior in closed form."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.optimize import linprog
+
+import calibayes as cb
+from calibayes._core.target import evaluate, make_target
+from calibayes.methods.moments import Draws, DrawsOnData
+from calibayes.methods.posterior_bootstrap import minimizers
+
+N, K, B = 60, 3, 30
+RNG = np.random.default_rng(5)
+X = np.column_stack([np.ones(N), RNG.normal(size=(N, K - 1))])
+COUNTS = RNG.dirichlet(np.ones(N), size=B) * N
+PRIOR = cb.priors.Normal(scale=100.0)
+
+
+def particles_around(target, centre, covariance):
+    """Return normal draws of every posterior around the same centre, as wide as those of a learning rate of one."""
+    noise = np.random.default_rng(0).multivariate_normal(np.zeros(len(centre)), covariance, 400)
+    theta = np.repeat((centre + noise).T[:, None], target.n_replicates, 1)
+    return evaluate(target, target.coordinates.unconstrain(jnp.asarray(theta, float)))
+
+
+def regression_minimizers(model, y, centre):
+    target = make_target(model, (X, y), COUNTS, K)
+    # About as wide as the distribution of the minimizers.
+    result = minimizers(target, particles_around(target, centre, 3 / N * np.eye(K)), 1.0)
+    return result.theta[:, 1:].T, result.converged
+
+
+def by_linear_program(costs, matrix, bounds):
+    """Minimize costs @ max(matrix @ theta - bounds, 0) over theta."""
+    n_terms, dim = matrix.shape
+    objective = np.concatenate([np.zeros(dim), costs])
+    constraint = np.concatenate([matrix, -np.eye(n_terms)], 1)
+    limits = [(None, None)] * dim + [(0, None)] * n_terms
+    return linprog(objective, A_ub=constraint, b_ub=bounds, bounds=limits, method="highs").x[:dim]
+
+
+@pytest.mark.parametrize("tau", [0.5, 0.9])
+def test_minimizers_of_check_losses_are_those_of_linear_programs(tau):
+    """Up to 2% (root mean square) of their standard deviation; smoothing at a posterior's width gives about 30%."""
+    y = X.sum(1) + np.random.default_rng(6).normal(size=N)
+    model = cb.GibbsModel(cb.losses.Quantile(tau), PRIOR)
+    ours, converged = regression_minimizers(model, y, np.array([1 + stats.norm.ppf(tau), 1.0, 1.0]))
+    signs, bounds = np.concatenate([-X, X]), np.concatenate([-y, y])
+    exact = [by_linear_program(np.concatenate([tau * row, (1 - tau) * row]), signs, bounds) for row in COUNTS]
+    errors = (ours - exact) / np.std(exact, axis=0)
+    assert np.sqrt(np.square(errors).mean()) < 0.02
+    assert converged.all()
+
+
+def test_minimizers_of_the_hinge_loss_are_those_of_linear_programs():
+    y = np.where(X[:, 1] + stats.logistic.rvs(size=N, random_state=1) > 0, 1.0, -1.0)
+    ours, _ = regression_minimizers(cb.GibbsModel(cb.losses.Hinge(), PRIOR), y, np.array([0.0, 0.5, 0.0]))
+    exact = [by_linear_program(row, -y[:, None] * X, -np.ones(N)) for row in COUNTS]
+    errors = (ours - exact) / np.std(exact, axis=0)
+    assert np.sqrt(np.square(errors).mean()) < 0.02
+
+
+@pytest.mark.parametrize("smooth", [True, False])
+def test_minimizers_of_a_function_without_a_derivative_have_not_converged(smooth):
+    """Squared errors and absolute errors, as functions of theta."""
+    y = X.sum(1) + np.random.default_rng(6).normal(size=N)
+    size = (lambda u: 0.5 * u**2) if smooth else jnp.abs
+    model = cb.GibbsModel(lambda theta, datum: size(datum[1] - datum[0] @ theta), PRIOR, dim=K)
+    ours, converged = regression_minimizers(model, y, np.ones(K))
+    assert converged.all() if smooth else converged.mean() < 0.1
+    if smooth:
+        fits = np.linalg.solve(np.einsum("bn,nk,nj->bkj", COUNTS, X, X), (COUNTS * y @ X)[..., None])[..., 0]
+        np.testing.assert_allclose(ours, fits, atol=5e-3 / np.sqrt(N))
+
+
+def bounded_location(n=30, shift=-0.12):
+    """Return y with mean `shift` for a mean bounded to (0, 5), the target, and its draws at a learning rate of one."""
+    y = np.random.default_rng(0).normal(size=n)
+    y += shift - y.mean()
+    counts = np.random.default_rng(1).multinomial(n, np.full(n, 1 / n), size=200)
+    model = cb.GibbsModel(cb.losses.Squared(), cb.priors.Uniform(0.0, 5.0))
+    target = make_target(model, (np.ones((n, 1)), y), counts, 1)
+    sd = n**-0.5
+    theta = stats.truncnorm(-shift / sd, (5 - shift) / sd, shift, sd).ppf((np.arange(2000) + 0.5) / 2000)
+    theta = np.random.default_rng(2).permutation(theta)
+    z = target.coordinates.unconstrain(jnp.asarray(theta, float)[None, None])
+    draws = Draws(evaluate(target.replicate(0), z), 1.0)
+    return y, counts, target, DrawsOnData(target, (draws,), None, key=jax.random.key(0))
+
+
+def theta_of(target, reported):
+    return np.asarray(target.constrained(reported.particles).theta, float)[0, 0]
+
+
+def test_q_posterior_at_a_bound_is_a_truncated_normal_distribution():
+    """J does not depend on the location. Quantiles of 4,000 draws have an error of at most 0.03 standard deviations."""
+    y, _, target, draws = bounded_location()
+    reported = cb.methods.QPosterior().draw(SimpleNamespace(target=target), None, draws)
+    theta, sd, mean = theta_of(target, reported), y.std() / len(y) ** 0.5, y.mean()
+    expected = stats.truncnorm(-mean / sd, (5 - mean) / sd, mean, sd).ppf([0.1, 0.5, 0.9, 0.975])
+    assert theta.min() > 0
+    np.testing.assert_allclose(np.quantile(theta, [0.1, 0.5, 0.9, 0.975]), expected, atol=0.12 * sd)
+
+
+@pytest.mark.parametrize(("shift", "severities"), [(-0.12, [cb.Severity.ERROR]), (1.0, [])])
+def test_minimizers_beyond_a_bound_are_reported_at_the_bound(shift, severities):
+    """The minimizer of a replicate is the larger of its mean and zero."""
+    y, counts, target, draws = bounded_location(shift=shift)
+    particles = particles_around(target, np.array([max(shift, 0.3)]), np.array([[0.03]]))
+    iterate = SimpleNamespace(state=SimpleNamespace(particles=particles), sampled_eta=1.0)
+    problem = SimpleNamespace(target=target, level=0.95)
+    reported = cb.methods.PosteriorBootstrap().draw(problem, iterate, draws)
+    np.testing.assert_allclose(theta_of(target, reported), np.maximum(counts @ y / len(y), 0), atol=1e-3)
+    assert [finding.severity for finding in reported.findings] == severities
+    assert [finding.count for finding in reported.findings] == [int((counts @ y < 0).sum())] * len(severities)
