@@ -306,13 +306,16 @@ def _describe_coverage(iterate: Iterate, level: float) -> tuple[Diagnostic, ...]
 
 def draw_near_matching_eta(solver: Solver, problem: CoverageProblem) -> CoverageProblem:
     """Return the problem with initial draws near the matching learning rate."""
+    if problem.draws is not None or problem.shape is not None:
+        # Draws of the user are kept, and those that gave the shape are near.
+        return problem
     for k in range(CONFIG.max_redraws):
         assert problem.initial is not None
         moments = draws_on_data(problem).moments
-        if problem.draws is not None or not is_far(moments, problem.initial.eta):
+        if not is_far(moments, problem.initial.eta):
             break
         key, eta = fold_key(problem.key, _REDRAW_STREAM, k), matching_eta(moments.moments)
-        draw = partial(problem.sampler.draw_initial, key, problem.target, eta, None)
+        draw = partial(problem.sampler.move_initial, key, problem.initial, eta)
         initial = solver.checkpoint.stage(f"initial draws at the matching eta {k}", draw)
         problem = replace(problem, target=initial.target, initial=initial)
     return problem

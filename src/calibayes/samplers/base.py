@@ -228,6 +228,25 @@ class Sampler(eqx.Module, Generic[State]):
         """
         return self.draw_initial(key, target, eta, draws)
 
+    def move_initial(self, key: PRNGKeyArray, initial: InitialDraws, eta: float) -> InitialDraws:
+        """Return initial draws at another learning rate.
+
+        Parameters
+        ----------
+        key : PRNGKeyArray
+            Random key.
+        initial : InitialDraws
+            Initial draws.
+        eta : float
+            The other learning rate.
+
+        Returns
+        -------
+        InitialDraws
+            Default: new draws, by `draw_initial`.
+        """
+        return self.draw_initial(key, initial.target, eta, None)
+
     def initial_eta(self, target: Target, initial: InitialDraws, region: Region, level: float) -> float:
         """Return a guess of the learning rate at which the credible sets cover at `level`.
 

@@ -216,6 +216,9 @@ class Transport(Sampler[TransportState]):
     ) -> InitialDraws:
         return initial._replace(target=target)
 
+    def move_initial(self, key: PRNGKeyArray, initial: InitialDraws, eta: float) -> InitialDraws:
+        return move_populations(key, initial, eta)
+
     def initial_eta(self, target: Target, initial: InitialDraws, region: Region, level: float) -> float:
         return initial_eta(target, initial, region, level)
 
