@@ -120,6 +120,22 @@ def test_findings_about_the_sampler_and_the_trace_of_an_earlier_run_are_kept():
     assert [record.iteration for record in merged.trace] == list(range(1, len(merged.trace) + 1))
 
 
+def test_findings_about_the_particles_of_an_earlier_run_are_kept_unless_repeated():
+    """The reported draws may come from it; the more serious of two findings counts."""
+    finding = lambda code, severity, count: cb.Diagnostic(code, severity, count, f"{count} replicates.")
+    collapsed = finding(cb.Code.ESS_COLLAPSED, cb.Severity.ERROR, 30)
+    repaired = [finding(cb.Code.REPAIRED, cb.Severity.INFO, count) for count in (3, 5)]
+    off_level = finding(cb.Code.COVERAGE_OFF_LEVEL, cb.Severity.INFO, 0)
+    run = cb.methods.Fixed(3.0).solve(make_solver(), make_problem(), None).solution
+    first, second = (
+        replace(run, iterate=replace(run.iterate, diagnostics=findings))
+        for findings in ((collapsed, repaired[0], off_level), (repaired[1],))
+    )
+    merged = with_earlier_run(second, first).iterate
+    assert merged.diagnostics == (collapsed, repaired[1])
+    assert merged.status is cb.Status.UNRELIABLE
+
+
 # Interrupts and time limits
 
 

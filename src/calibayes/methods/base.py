@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from calibayes._backend.distributed import processes_out_of_sync
 from calibayes._backend.rng import fold_key
-from calibayes._core.status import ABOUT_THE_CROSSING, ABOUT_THE_SAMPLER, Code, Diagnostic, Severity, Status
+from calibayes._core.status import ABOUT_THE_CROSSING, Code, Diagnostic, Severity, Status
 from calibayes._core.weights import Weights
 from calibayes.bootstrap import Bootstrap
 from calibayes.methods.moments import Draws, DrawsOnData, LearningRate, is_far, matching_eta
@@ -322,10 +322,15 @@ def draw_near_matching_eta(solver: Solver, problem: CoverageProblem) -> Coverage
 
 
 def with_earlier_run(solution: Solution, first: Solution) -> Solution:
-    """Return a solution with the trace of an earlier one, and with its diagnostics that are about the sampler."""
-    known = set(solution.iterate.diagnostics)
+    """Return a solution with the trace of an earlier one on which it depends, and with its diagnostics.
+
+    Those of how the earlier learning rate was found are left out, and those that are as serious in the later solution.
+    """
+    known = {(finding.code, finding.severity) for finding in solution.iterate.diagnostics}
     earlier = tuple(
-        finding for finding in first.iterate.diagnostics if finding.code in ABOUT_THE_SAMPLER and finding not in known
+        finding
+        for finding in first.iterate.diagnostics
+        if finding.code not in ABOUT_THE_CROSSING and (finding.code, finding.severity) not in known
     )
     final = replace(solution.iterate, diagnostics=(*earlier, *solution.iterate.diagnostics))
     numbered = (replace(record, iteration=len(first.trace) + record.iteration) for record in solution.trace)

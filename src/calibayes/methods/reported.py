@@ -113,6 +113,8 @@ class DrawsMethod(Method):
         solution, first = Solution(problem, iterate, ()), self.sampling_eta()
         if first is not None:
             solution = stay_at(solver, problem, iterate, LearningRate(first, 0.0), "first")
+            if solution.iterate.status not in HAS_PARTICLES:
+                return solution
         return self._report(solver, solution, draws)
 
     def _report(self, solver: Solver, first: Solution, draws: DrawsOnData) -> Solution:
