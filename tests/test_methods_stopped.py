@@ -25,7 +25,8 @@ from calibayes.solve.checkpoint import Checkpoint
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.progress import Progress
 from calibayes.solve.solver import Solver
-from exact_sampler import ExactSampler, make_location_problem, make_location_target
+from calibayes.solve.stay import Stay
+from exact_sampler import ExactSampler, N, make_location_problem, make_location_target
 
 LEVEL, REGION = 0.9, cb.regions.Interval(0)
 FINDING = cb.Diagnostic(cb.Code.DATA_UNRELIABLE, cb.Severity.ERROR, 0, "The draws are unreliable.")
@@ -65,8 +66,8 @@ def raise_at_call(monkeypatch, owner, name, number, error):
 
 @pytest.fixture
 def second_sampler(monkeypatch):
-    """A wrong sampler whose fallback is exact, and audits that fail the first and pass the second."""
-    outcomes = [True, False]
+    """A wrong sampler whose fallback is exact, and audits that fail the first and pass those of the second."""
+    outcomes = [True, False, False]
     levels = np.full(20, 0.5)
     monkeypatch.setattr(
         verify_module, "audit", lambda *_: Audit(np.arange(20), levels, np.stack([levels, levels]), outcomes.pop(0))
@@ -86,12 +87,59 @@ def test_formula_is_evaluated_again_on_the_draws_of_the_fallback_sampler(second_
     assert iterate.status is cb.Status.COMPUTED
     # Draws are quantiles, whose variance is too small by 0.3%.
     assert iterate.eta == pytest.approx(matching_eta(), rel=0.01)
-    # The draws of the fallback sampler are at the first, wrong learning rate, which is reported.
-    assert codes(verified.solution) == [cb.Code.AUDIT_FAILED, cb.Code.FALLBACK, cb.Code.DRAWS_FAR_FROM_ETA]
+    # The draws of the fallback sampler are at the first, wrong learning rate: the formula is evaluated once more.
+    assert codes(verified.solution) == [cb.Code.AUDIT_FAILED, cb.Code.FALLBACK]
+    assert verified.audited
     # The learning rates of both samplers, and of both evaluations of the formula.
     assert [record.iteration for record in trace] == list(range(1, len(trace) + 1))
     assert trace[0].eta == pytest.approx(matching_eta() / 1.5**2, rel=0.01)
     assert trace[-1].eta == pytest.approx(matching_eta(), rel=0.01)
+
+
+def test_draws_after_a_fallback_are_those_of_the_fallback_sampler(second_sampler):
+    """So that the interval of a single parameter, which is computed from them, has the learning rate of the result."""
+    verified = cb.methods.Matching().solve(make_solver(), make_problem(second_sampler), None)
+    solution, initial = verified.solution, verified.solution.problem.initial
+    assert initial.particles.theta.std() == pytest.approx((N * initial.eta) ** -0.5, rel=0.01)
+    draws = draws_on_data(solution.problem, solution.iterate)
+    (of_interval,) = cb.methods.Matching().interval_etas(None, None, draws, None, np.eye(1))
+    assert of_interval.eta == pytest.approx(solution.iterate.eta, rel=1e-9)
+
+
+def test_shape_of_draws_that_a_fallback_replaced_is_reported(second_sampler):
+    model, data, counts = make_location_problem()
+    options = {"method": "matching", "level": LEVEL, "bootstrap": counts, "progress": False}
+    with pytest.warns(cb.CalibrationWarning, match="The shape is that of the draws of the first sampler"):
+        shaped = cb.calibrate(model, data, sampler=second_sampler, shape="sandwich", **options)
+    assert shaped.converged
+    exact = cb.calibrate(model, data, sampler=ExactSampler.of_problem(), shape="sandwich", **options)
+    assert exact.diagnostics == []
+
+
+def test_particles_that_were_moved_after_the_audit_are_audited_too(monkeypatch):
+    """Studentizing moves them to another learning rate. A failure there is an error, and without a move none is run."""
+    outcomes, etas, levels = [], [], np.full(20, 0.5)
+
+    def audit(key, target, particles, eta, *_):
+        etas.append(eta)
+        return Audit(np.arange(20), levels, np.stack([levels, levels]), outcomes.pop(0))
+
+    monkeypatch.setattr(verify_module, "audit", audit)
+    problem = make_problem(ExactSampler.of_problem(is_audited=True))
+    # The move is needed if the curve of the first solution does not reach the studentized learning rate.
+    monkeypatch.setattr(Stay, "reaches", lambda self, eta, _: self.eta == eta)
+    for failed in (False, True):
+        outcomes[:] = [False, failed]
+        verified = cb.methods.StudentizedGPC().solve(make_solver(), problem, None)
+        iterate = verified.solution.iterate
+        assert etas[-1] == iterate.sampled_eta != etas[-2]
+        assert verified.audited is not failed
+        assert iterate.status is (cb.Status.UNRELIABLE if failed else cb.Status.COMPUTED)
+    outcomes[:] = [False]
+    etas.clear()
+    verified = cb.methods.Fixed(2.0).solve(make_solver(), problem, None)
+    assert verified.audited
+    assert len(etas) == 1
 
 
 @pytest.mark.parametrize(
@@ -114,7 +162,7 @@ def test_findings_about_the_sampler_and_the_trace_of_an_earlier_run_are_kept():
     second = cb.methods.Fixed(3.0).solve(make_solver(), make_problem(), None).solution
     own = codes(second)
     merged = with_earlier_run(second, first)
-    assert codes(merged) == [FINDING.code, *own]
+    assert codes(merged) == [FINDING.code, *(code for code in own if code is not FINDING.code)]
     assert merged.iterate.status is cb.Status.UNRELIABLE
     assert [record.eta for record in merged.trace] == [record.eta for record in (*first.trace, *second.trace)]
     assert [record.iteration for record in merged.trace] == list(range(1, len(merged.trace) + 1))
@@ -183,11 +231,28 @@ def test_draws_far_from_the_matching_learning_rate_are_reported():
     assert cb.Code.DRAWS_FAR_FROM_ETA not in codes(fixed)
 
 
-def test_draws_of_the_user_are_not_replaced_but_reported():
+def test_draws_of_the_user_that_are_far_are_replaced_by_those_of_the_sampler():
+    """The formula is evaluated on the particles at its first answer, and the particles are the draws of the result."""
     problem = make_problem(eta=0.2)
     problem = replace(problem, draws=problem.initial.particles.theta[:, 0].T)
     solution = cb.methods.Matching().solve(make_solver(), problem, None).solution
-    assert cb.Code.DRAWS_FAR_FROM_ETA in codes(solution)
+    assert cb.Code.DRAWS_FAR_FROM_ETA not in codes(solution)
+    assert solution.problem.initial.eta == pytest.approx(solution.iterate.eta, rel=0.01)
+
+
+def test_draws_are_moved_to_the_matching_learning_rate_once():
+    """By the sampler's own method, and not again after the shape has been computed from them."""
+    moves = []
+
+    class Moving(ExactSampler):
+        def move_initial(self, key, initial, eta):
+            moves.append(eta)
+            return self.draw_initial(key, initial.target, eta, None)
+
+    problem = draw_near_matching_eta(make_solver(), make_problem(Moving.of_problem(), eta=0.2))
+    assert moves == [problem.initial.eta] == [pytest.approx(matching_eta(), rel=0.01)]
+    shaped = replace(make_problem(Moving.of_problem(), eta=0.2), shape=np.eye(1))
+    assert draw_near_matching_eta(make_solver(), shaped) is shaped
 
 
 def test_first_draws_near_the_matching_learning_rate_are_used():

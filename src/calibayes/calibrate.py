@@ -42,7 +42,7 @@ from calibayes.bootstrap import Bootstrap
 from calibayes.kernels import Kernel
 from calibayes.methods import Method, as_method
 from calibayes.methods.base import draws_on_data
-from calibayes.methods.shape import check_shape, with_sandwich_shape
+from calibayes.methods.shape import check_shape, describe_shape, with_sandwich_shape
 from calibayes.model import GibbsModel
 from calibayes.progress import LiveLine
 from calibayes.regions import Region, as_region
@@ -414,7 +414,8 @@ def _solve_once(
     problem = solver.draw_initial(problem, eta)
     if shape is not None:
         problem = with_sandwich_shape(solver, problem)
-    return method.solve(solver, problem, eta)
+    verified = method.solve(solver, problem, eta)
+    return verified if shape is None else describe_shape(verified)
 
 
 def _split(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:

@@ -20,12 +20,12 @@ from calibayes._core.weights import Weights
 from calibayes.bootstrap import Bootstrap
 from calibayes.methods.moments import Draws, DrawsOnData, LearningRate, is_far, matching_eta
 from calibayes.model import GibbsModel
-from calibayes.samplers.initial import InitialDraws
+from calibayes.regions import Region
 from calibayes.solve.iterate import Iterate
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.solver import STOPS, Solution, Solver, check_reliability, stopped
 from calibayes.solve.stay import Stay
-from calibayes.solve.verify import Verified, verify
+from calibayes.solve.verify import Verified, verify, verify_moved, with_own_draws
 
 HAS_PARTICLES = (Status.CONVERGED, Status.COMPUTED, Status.UNRELIABLE)
 """Status of runs that were not stopped, whose particles on the data can be used."""
@@ -196,21 +196,30 @@ class PlugInMethod(Method):
         rate = self.learning_rate(draws, problem.region.direction(problem.target.dim))
         solver = replace(solver, rule=Stay(rate.eta))
         verified = verify(solver, solver.solve_from_initial(problem, rate.eta))
-        if verified.fell_back and self.uses_moments and verified.solution.iterate.status in HAS_PARTICLES:
-            # The initial draws were unreliable, and with them the learning rate.
-            return replace(verified, solution=self._resolve_after_fallback(solver, problem, verified.solution))
-        return replace(verified, solution=self._describe_draws(state_error(verified.solution, rate), draws))
+        solution = self._describe_draws(state_error(verified.solution, rate), draws)
+        if self.uses_moments and (verified.fell_back or draws.far_eta is not None):
+            # The initial draws were unreliable or far away, and with them the learning rate.
+            solution = self._solve_on_own_draws(solver, solution)
+        return verify_moved(solver, verified, solution)
 
-    def _resolve_after_fallback(self, solver: Solver, problem: CoverageProblem, first: Solution) -> Solution:
-        """Return the solution at the learning rate that the draws of the fallback sampler give."""
-        draws = draws_on_data(replace(problem, initial=_initial_from(first)))
-        try:
-            second = self.solve_again(solver, first.problem, first.iterate, draws)
-        except STOPS as error:
-            if processes_out_of_sync(error):
-                raise
-            return replace(first, iterate=stopped(first.iterate, error))
-        return with_earlier_run(second, first)
+    def _solve_on_own_draws(self, solver: Solver, solution: Solution) -> Solution:
+        """Return the solution at the learning rate that its own particles on the data give."""
+        for k in range(CONFIG.max_redraws):
+            if solution.iterate.status not in HAS_PARTICLES:
+                break
+            problem = with_own_draws(solution).problem
+            draws = draws_on_data(problem)
+            try:
+                rate = self.learning_rate(draws, problem.region.direction(problem.target.dim))
+                moved = stay_at(solver, problem, solution.iterate, rate, f"method {k}")
+            except STOPS as error:
+                if processes_out_of_sync(error):
+                    raise
+                return replace(solution, iterate=stopped(solution.iterate, error))
+            solution = with_earlier_run(self._describe_draws(moved, draws), solution)
+            if draws.far_eta is None:
+                break
+        return solution
 
     def solve_again(self, solver, problem, iterate, draws):
         if self.is_global and iterate.eta_se_of_method is not None and iterate.status in HAS_PARTICLES:
@@ -244,12 +253,6 @@ def draws_on_data(problem: CoverageProblem, iterate: Iterate | None = None) -> D
     if iterate is not None:
         candidates.append(Draws(problem.sampler.particles_on_data(iterate.state), iterate.sampled_eta))
     return DrawsOnData(problem.target, tuple(candidates), problem.bootstrap, problem.shape is not None, problem.key)
-
-
-def _initial_from(solution: Solution) -> InitialDraws:
-    """Return the particles of a solution on the data as initial draws."""
-    problem, iterate = solution.problem, solution.iterate
-    return InitialDraws(problem.target, problem.sampler.particles_on_data(iterate.state), iterate.sampled_eta)
 
 
 def stay_at(

@@ -33,7 +33,7 @@ from calibayes.solve.iterate import Iterate
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.solver import STOPS, Solution, Solver, stopped
 from calibayes.solve.stay import Stay
-from calibayes.solve.verify import verify
+from calibayes.solve.verify import verify, verify_moved
 
 
 class Reported(NamedTuple):
@@ -107,7 +107,7 @@ class DrawsMethod(Method):
         if solution.iterate.status not in HAS_PARTICLES:
             return verified
         draws = draws_on_data(solution.problem, solution.iterate)
-        return replace(verified, solution=self._report(solver, solution, draws))
+        return verify_moved(solver, verified, self._report(solver, solution, draws))
 
     def solve_again(self, solver, problem, iterate, draws):
         solution, first = Solution(problem, iterate, ()), self.sampling_eta()

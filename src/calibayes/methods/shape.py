@@ -22,10 +22,12 @@ from jaxtyping import Float
 
 from calibayes._backend.arguments import display
 from calibayes._core.particles import Particles
-from calibayes.methods.base import draw_near_matching_eta
+from calibayes._core.status import Code, Diagnostic, Severity
+from calibayes.methods.base import draw_near_matching_eta, with_diagnostics
 from calibayes.methods.moments import Moments, estimate_moments, matching_eta, require_full_rank
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.solver import Solver
+from calibayes.solve.verify import Verified
 
 SHAPES = (None, "sandwich")
 
@@ -68,6 +70,15 @@ def with_sandwich_shape(solver: Solver, problem: CoverageProblem) -> CoveragePro
     require_near_normal(z, weights)
     estimates = estimate_moments(problem.target, particles, eta, problem.bootstrap, unbounded=True)
     return replace(problem, shape=sandwich_map(estimates.moments))
+
+
+def describe_shape(verified: Verified) -> Verified:
+    """Return a verified solution with a diagnostic if its shape is that of draws which were replaced."""
+    if not verified.fell_back:
+        return verified
+    message = "The shape is that of the draws of the first sampler, which was unreliable. Compare with shape=None."
+    finding = Diagnostic(Code.FALLBACK, Severity.WARNING, 0, message)
+    return replace(verified, solution=with_diagnostics(verified.solution, finding))
 
 
 def sandwich_map(moments: Moments) -> Float[np.ndarray, "K K"]:

@@ -38,7 +38,7 @@ from calibayes.solve.iterate import Iterate
 from calibayes.solve.marginals import marginal_curves
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.solver import STOPS, Solution, Solver, stopped
-from calibayes.solve.verify import verify
+from calibayes.solve.verify import verify, verify_moved
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class StudentizedGPC(Method):
     def solve(self, solver, problem, eta):
         require_derivative(self.name, draws_on_data(problem))
         verified = verify(solver, solver.solve_from_initial(problem, eta))
-        return replace(verified, solution=self._studentize(solver, verified.solution))
+        return verify_moved(solver, verified, self._studentize(solver, verified.solution))
 
     def solve_again(self, solver, problem, iterate, draws):
         require_derivative(self.name, draws)

@@ -67,6 +67,27 @@ def verify(solver: Solver, solution: Solution) -> Verified:
     return _fall_back(solver, solution, FALLBACK_FRACTION * (iterate.sampled_eta if found_eta else problem.initial.eta))
 
 
+def verify_moved(solver: Solver, verified: Verified, solution: Solution) -> Verified:
+    """Return a verified solution replaced by a later one, which is audited like the first if its particles differ."""
+    if not verified.audited or solution.iterate.state is verified.solution.iterate.state:
+        return replace(verified, solution=solution)
+    if solution.iterate.status is None or not solution.iterate.status.is_success:
+        return replace(verified, solution=solution, audited=False)
+    solution, outcome = _audit(solver, solution, "last audit")
+    if outcome is not None and outcome.failed:
+        solution = _add(solution, Code.AUDIT_FAILED, outcome.finding, Severity.ERROR)
+        solution = replace(solution, iterate=check_reliability(solution.iterate))
+    return replace(verified, solution=solution, audited=outcome is not None and not outcome.failed)
+
+
+def with_own_draws(solution: Solution) -> Solution:
+    """Return a solution whose particles on the data take the place of the initial draws."""
+    problem, iterate = solution.problem, solution.iterate
+    on_data = problem.sampler.particles_on_data(iterate.state)
+    initial = InitialDraws(problem.target, on_data, iterate.sampled_eta)
+    return replace(solution, problem=replace(problem, initial=initial))
+
+
 def _has_no_crossing_for_certain(solution: Solution) -> bool:
     """Return whether another sampler would find no crossing either.
 
@@ -118,7 +139,8 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
         )
         return Verified(failed, audited=False)
     numbered = (replace(record, iteration=len(first.trace) + record.iteration) for record in second.trace)
-    second = replace(second, trace=(*first.trace, *numbered))
+    # The initial draws are the first sampler's.
+    second = with_own_draws(replace(second, trace=(*first.trace, *numbered)))
     carried = tuple(
         replace(finding, severity=Severity.WARNING)
         for finding in first.iterate.diagnostics
