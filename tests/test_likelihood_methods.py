@@ -125,6 +125,8 @@ DENSITY = cb.GibbsModel.from_log_likelihood(lambda theta, y: -((y[1] - theta[0])
         (MODEL, {"method": "safe-bayes", "bootstrap": CLUSTERS}, r"must be independent.*bootstrap\.Cluster"),
         (MODEL, {"method": "holmes-walker", "bootstrap": BLOCKS}, r"independent observations.*bootstrap\.Block"),
         (MODEL, {"method": "gpc-double", "bootstrap": BLOCKS}, r'"gpc-double" is not available for bootstrap\.Block'),
+        (MODEL, {"method": "gpc-double", "region": "box"}, r"ellipsoid.*got Box"),
+        (MODEL, {"method": "gpc-double", "region": "simultaneous"}, r"Interval and Linear only; got Simultaneous"),
         (cb.GibbsModel(cb.losses.Absolute(), PRIOR), {"method": "holmes-walker"}, "Absolute is not one"),
         (MODEL, {"method": "safe-bayes", "weights": np.arange(1, N + 1)}, "not defined for weighted observations"),
         (MODEL, {"method": "holmes-walker", "weights": np.linspace(0.5, 2, N)}, "not defined for weighted"),

@@ -217,6 +217,7 @@ def calibrate(
     eta_init = None if eta_init is None else float(eta_init)
     region = as_region(region)
     region.check(observations.dim)
+    method.check_region(region, observations.dim)
     validated_draws = check_initial_draws(draws, model.prior, observations.dim)
     key = as_key(seed)
     counts_key, _, search_key, draw_key = _split(key)

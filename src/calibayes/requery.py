@@ -252,6 +252,7 @@ class Calibration:
 
         The check by an independent sampler (the audit) is not repeated.
         """
+        self.method.check_region(region, self.problem.target.dim)
         problem, search = replace(self.problem, region=region, level=level), Bracket()
         solver = Solver(search, np.nan, self.max_iterations, Checkpoint(), Progress(), time.perf_counter())
         # The curve is that of the old region and level.

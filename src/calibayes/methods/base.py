@@ -85,6 +85,22 @@ class Method(eqx.Module):
             If the method does not fit one of them.
         """
 
+    def check_region(self, region: Region, dim: int) -> None:
+        """Raise an error if the method is not available for credible sets, before anything is compiled.
+
+        Parameters
+        ----------
+        region : Region
+            The credible sets.
+        dim : int
+            Number of parameters.
+
+        Raises
+        ------
+        ValueError
+            If the method is not available for them.
+        """
+
     @abstractmethod
     def solve(self, solver: Solver, problem: CoverageProblem, eta: float | None) -> Verified:
         """Set the learning rate of a new problem.

@@ -20,6 +20,7 @@ from jaxtyping import Float
 from calibayes._core.curve import quantile_error, quantile_of
 from calibayes.methods.moments import LearningRate, unresolved
 from calibayes.methods.studentized import StudentizedGPC, chi_squared_quantile, extrapolated_critical_etas
+from calibayes.regions import HPD, Ellipsoid
 
 _N_INNER = 2_000
 """Replicates of each replicate. The shares have an error of at most 0.5% near the quantile of 5%."""
@@ -35,7 +36,8 @@ class DoubleGPC(StudentizedGPC):
     -----
     Second-order correct like `"gpc-studentized"`, at the same cost: the inner replicates follow from the normal
     approximation (the sandwich covariance and Hessian of each replicate), not from sampling. It needs a loss with a
-    derivative almost everywhere and near-normal posteriors, and is not available for `bootstrap.Block`. The adjusted
+    derivative almost everywhere and near-normal posteriors, and is not available for `bootstrap.Block`. Regions must be
+    ellipsoids or intervals: "hpd", "ellipsoid", `regions.Interval` and `regions.Linear`. The adjusted
     quantile lies further in the tail of the critical etas, so that the error of the learning rate is larger than that
     of `"gpc"`: use more replicates. The sets on the replicates cover more than the level.
 
@@ -52,6 +54,13 @@ class DoubleGPC(StudentizedGPC):
     """
 
     name: ClassVar[str] = "gpc-double"
+
+    def check_region(self, region, dim):
+        if not isinstance(region, HPD | Ellipsoid) and region.direction(dim) is None:
+            raise ValueError(
+                f'method "{self.name}" is available for the regions "hpd", "ellipsoid", Interval and Linear only; '
+                f'got {region.name}. Use method="gpc-studentized" or "gpc".'
+            )
 
     def rate(self, curve, level, moments, vector):
         spreads = relative_spreads(moments, vector)
