@@ -32,9 +32,9 @@ from calibayes._core.status import Code, Diagnostic, Severity, Status
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Bootstrap, Cluster, Stratified
 from calibayes.methods.base import Method, draws_on_data, stay_at, with_diagnostics, with_earlier_run
-from calibayes.methods.moments import DrawsOnData, LearningRate
+from calibayes.methods.moments import DrawsOnData, LearningRate, unresolved
 from calibayes.solve.bracket import Bracket
-from calibayes.solve.iterate import Iterate
+from calibayes.solve.iterate import Iterate, share_severity
 from calibayes.solve.marginals import marginal_curves
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.solver import STOPS, Solution, Solver, stopped
@@ -257,9 +257,16 @@ def _studentized(curve: Curve, level: float, matching: Float[np.ndarray, " B"], 
     `dim` is the number of parameters that the sets are about.
     """
     ordered = np.sort(extrapolated_critical_etas(curve, level, dim) / matching[1:])
-    factor = quantile_of(ordered, level)
+    factor, n_flat = quantile_of(ordered, level), int((~np.isfinite(matching[1:])).sum())
+    message = (
+        f"The gradients of all losses are zero at the posterior means of {n_flat:,} of {len(ordered):,} replicates, as "
+        'for separable classes, so that their sandwich covariance is zero. Use method="gpc".'
+    )
+    if not 0 < factor * matching[0] < np.inf:
+        raise ValueError(f"the studentized learning rate is {factor * matching[0]:.2g}. {message}")
+    findings = unresolved(message, share_severity(n_flat, len(ordered), level), n_flat) if n_flat else ()
     error = quantile_error(ordered, level, curve.coverage_se(level))
-    return LearningRate(float(matching[0] * factor), float(matching[0] * error))
+    return LearningRate(float(matching[0] * factor), float(matching[0] * error), findings)
 
 
 def extrapolated_critical_etas(curve: Curve, level: float, dim: int) -> Float[np.ndarray, " B"]:
