@@ -25,6 +25,7 @@ from calibayes.methods.base import (
     Method,
     draw_near_matching_eta,
     draws_on_data,
+    resolution_of,
     stay_at,
     with_earlier_run,
 )
@@ -129,12 +130,13 @@ class DrawsMethod(Method):
                 raise
             return replace(first, iterate=stopped(iterate, error))
         solution = with_earlier_run(solution, first)
-        return replace(solution, iterate=replace(solution.iterate, reported=reported.particles))
+        iterate = replace(solution.iterate, reported=reported.particles, n_reported=reported.n_effective)
+        return replace(solution, iterate=iterate)
 
     def interval_etas(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
         if iterate.reported is None:
             return [None] * len(vectors)
-        reported = Reported(iterate.reported, math.inf)
+        reported = Reported(iterate.reported, iterate.n_reported, resolution_of(iterate))
         return [_learning_rate(reported, problem.target, draws, vector) for vector in vectors]
 
 

@@ -1,5 +1,6 @@
 """What is known at one learning rate: coverage of the credible sets, and how far it can be trusted."""
 
+import math
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -115,6 +116,8 @@ class Iterate:
         Standard error that a method states for its own learning rate; None if it comes from the curve.
     reported : Particles or None
         Particles that a method reports instead of those of the posterior on the data. None for the posterior.
+    n_reported : float
+        Number of independent draws that determine the covariance of `reported` as well.
     """
 
     eta: float
@@ -133,6 +136,7 @@ class Iterate:
     eta_se_along_trace: float = np.inf
     eta_se_of_method: float | None = None
     reported: Particles | None = None
+    n_reported: float = math.inf
 
     @property
     def eta_se(self) -> float:
