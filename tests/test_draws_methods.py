@@ -1,5 +1,7 @@
 """Methods that report draws of their own, and the nested bootstrap, on the heteroscedastic data of `test_methods`."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from scipy import stats
 import calibayes as cb
 from calibayes._core.curve import Curve
 from calibayes._core.weights import Weights
+from calibayes.methods import q_posterior
 from calibayes.methods.double import inner_shares
 from calibayes.methods.moments import sum_of_outer_products
 from calibayes.methods.q_posterior import log_normal_density
@@ -127,15 +130,64 @@ def test_inner_replicates_of_one_parameter_are_chi_squared():
     np.testing.assert_allclose(shares, expected, atol=4 * 0.011)
 
 
+def test_other_sets_of_a_nested_bootstrap_are_refused(comparison):
+    result = comparison["gpc-double"]
+    with pytest.raises(ValueError, match=r"got Box"):
+        result.at(region="box")
+    assert result.at(region=cb.regions.Interval(1)).status is cb.Status.COMPUTED
+
+
+def normal_curve():
+    """Return the coverage curve of normal posteriors with unit Hessian, whose estimates are normal quantiles."""
+    etas, gaps = np.geomspace(0.1, 40.0, 200), stats.norm.ppf((np.arange(100) + 0.5) / 100)
+    return Curve(etas, stats.chi2(1).cdf(etas[:, None] * np.square(gaps)), np.full(200, np.nan), 0.9)
+
+
 def test_quantile_beyond_the_critical_etas_is_reported():
     """With inner replicates of a variance near zero, all calibrated sets contain the estimate, whatever the level."""
-    etas, gaps = np.geomspace(0.1, 40.0, 200), stats.norm.ppf((np.arange(100) + 0.5) / 100)
-    levels = stats.chi2(1).cdf(etas[:, None] * np.square(gaps))
-    curve = Curve(etas, levels, np.full(200, np.nan), 0.9)
     for variance, codes in ((1.0, []), (1e-6, [cb.Code.NOT_RESOLVED])):
         moments = ReplicateMoments(np.ones((101, 1, 1)), np.full((101, 1, 1), variance))
-        rate = cb.methods.DoubleGPC().rate(curve, 0.9, moments, None)
+        rate = cb.methods.DoubleGPC().rate(normal_curve(), 0.9, moments, None)
         assert [finding.code for finding in rate.findings] == codes
+
+
+@pytest.mark.parametrize(
+    ("n_flat", "severities"), [(0, []), (2, [cb.Severity.WARNING]), (3, [cb.Severity.ERROR])], ids=str
+)
+def test_replicates_without_gradients_are_reported_by_the_studentized_calibration(n_flat, severities):
+    """Their ratios are zero, the others a chi-squared quantile over squared normal ones. Ten of 100 are outside."""
+    sandwiches = np.ones((101, 1, 1))
+    sandwiches[1 : n_flat + 1] = 0.0
+    moments = ReplicateMoments(np.ones((101, 1, 1)), sandwiches)
+    rate = cb.methods.StudentizedGPC().rate(normal_curve(), 0.9, moments, None)
+    assert [finding.severity for finding in rate.findings] == severities
+    gaps = np.square(stats.norm.ppf((np.arange(100) + 0.5) / 100))
+    ratios = np.sort(np.where(np.arange(100) < n_flat, 0.0, stats.chi2(1).ppf(0.9) / gaps))
+    assert rate.eta == pytest.approx(np.sqrt(ratios[9] * ratios[10]), rel=0.02)
+
+
+def test_studentized_calibration_of_mostly_separable_replicates_names_the_cause():
+    sandwiches = np.where(np.arange(101) < 12, 0.0, 1.0)[:, None, None]
+    sandwiches[0] = 1.0
+    moments = ReplicateMoments(np.ones((101, 1, 1)), sandwiches)
+    with pytest.raises(ValueError, match="zero at the posterior means of 11 of 100 replicates"):
+        cb.methods.StudentizedGPC().rate(normal_curve(), 0.9, moments, None)
+
+
+@pytest.mark.parametrize("method", ["bayesbag", "posterior-bootstrap"])
+def test_error_of_an_interval_contains_the_number_of_draws(comparison, method):
+    """That of the calibration of the interval alone, which draws again."""
+    result = comparison[method]
+    alone = result.at(region=cb.regions.Interval(1))
+    assert result.intervals().eta_se[1] == pytest.approx(alone.eta_se, rel=0.05)
+    assert alone.eta_se > alone.eta * np.sqrt(2 / B)
+
+
+def test_q_posterior_without_mass_near_the_estimate_is_refused(comparison, monkeypatch):
+    calibration = comparison["q-posterior"].calibration
+    monkeypatch.setattr(q_posterior, "CONFIG", replace(q_posterior.CONFIG, max_distance=0.0))
+    with pytest.raises(ValueError, match="far from normal: 0 of 4,000"):
+        cb.methods.QPosterior().draw(calibration.problem, calibration.iterate, calibration.draws)
 
 
 def test_intervals_and_levels_are_those_of_the_draws(comparison):

@@ -7,16 +7,26 @@ import time
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import calibayes as cb
 from calibayes._backend.time_limit import TimeLimitError
 from calibayes._core.curve import Curve
+from calibayes._core.target import evaluate, make_target
 from calibayes.methods import moments as moments_module
 from calibayes.methods import studentized as studentized_module
-from calibayes.methods.base import draws_on_data, stay_at, with_earlier_run
-from calibayes.methods.moments import Draws, DrawsOnData, LearningRate, Moments
+from calibayes.methods.base import draw_near_matching_eta, draws_on_data, stay_at, with_earlier_run
+from calibayes.methods.moments import (
+    Draws,
+    DrawsOnData,
+    LearningRate,
+    Moments,
+    estimate_moments,
+    require_full_rank,
+    shaped,
+)
 from calibayes.methods.plug_in import LyddonHolmesWalker
 from calibayes.methods.shape import sandwich_map
 from calibayes.samplers.audit import Audit
@@ -283,6 +293,33 @@ def test_singular_sandwich_is_rejected():
         use(regular)
         with pytest.raises(ValueError, match="3 parameters is singular: there are too few independent observations"):
             use(singular)
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "dof"),
+    [
+        (None, 11),
+        (cb.bootstrap.Cluster(9, np.repeat([0, 1, 2], 4)), 2),
+        (cb.bootstrap.Cluster(9, np.repeat(np.arange(6), 2), np.repeat([0, 1], 6)), 4),
+        (cb.bootstrap.Stratified(9, np.repeat([0, 1, 2], 4)), 9),
+        (cb.bootstrap.Block(9, length=3), 3),
+    ],
+)
+def test_sandwich_needs_more_independent_units_than_parameters(bootstrap, dof):
+    """Units less their means, of observations, clusters, strata and blocks."""
+    rng = np.random.default_rng(0)
+    x, y = np.ones((12, 1)), rng.normal(size=12)
+    target = make_target(make_location_problem()[0], (x, y), np.ones((1, 12)), 1).replicate(0)
+    particles = evaluate(target, jnp.asarray(rng.normal(size=(1, 1, 200)), float))
+    moments = estimate_moments(target, particles, 1.0, bootstrap).moments
+    assert moments.dof == moments.along(np.ones(1)).dof == shaped(moments).dof == dof
+    for dim in (dof - 1, dof):
+        many = Moments(np.eye(dim), np.eye(dim), moments.dof)
+        if dim < dof:
+            require_full_rank(many)
+        else:
+            with pytest.raises(ValueError, match=f"{dof} degrees of freedom"):
+                require_full_rank(many)
 
 
 def formula_of(method):

@@ -88,15 +88,19 @@ class Moments:
         adds its curvature, divided by eta, to the Hessian.
     sandwich : ndarray of shape (K, K)
         Covariance of the estimate over data sets.
+    dof : float
+        Degrees of freedom of the sandwich covariance: number of independent observations, clusters or blocks, less that
+        of their means. Default: infinite.
     """
 
     inverse_hessian: Float[np.ndarray, "K K"]
     sandwich: Float[np.ndarray, "K K"]
+    dof: float = math.inf
 
     def along(self, vector: Float[np.ndarray, " K"]) -> "Moments":
         """Return the moments of one linear combination of the parameters."""
         row = vector[None]
-        return Moments(row @ self.inverse_hessian @ row.T, row @ self.sandwich @ row.T)
+        return Moments(row @ self.inverse_hessian @ row.T, row @ self.sandwich @ row.T, self.dof)
 
 
 @dataclass(frozen=True)
@@ -146,18 +150,22 @@ def matching_eta(moments: Moments) -> float:
 
 
 def require_full_rank(moments: Moments) -> None:
-    """Raise an error if the sandwich covariance is singular, as with no more clusters than parameters."""
+    """Raise an error if the sandwich covariance is singular, or random, as with few clusters for its parameters.
+
+    With as many degrees of freedom as parameters its inverse is dominated by noise, whatever its rank.
+    """
     relative = np.linalg.eigvals(np.linalg.solve(moments.inverse_hessian, moments.sandwich)).real
-    if not relative.min() > CONFIG.min_eigenvalue * relative.max():
+    if not (relative.min() > CONFIG.min_eigenvalue * relative.max() and moments.dof > len(relative)):
         raise ValueError(
             f"the sandwich covariance of {len(relative)} parameters is singular: there are too few independent "
-            'observations or clusters. Use method="gpc" or "matching", with shape=None.'
+            f"observations or clusters ({moments.dof:g} degrees of freedom, of which more are needed than parameters). "
+            'Use method="gpc" or "matching", with shape=None.'
         )
 
 
 def shaped(moments: Moments) -> Moments:
     """Return the moments of a posterior with the shape of the sandwich, and with the same matching learning rate."""
-    return Moments(matching_eta(moments) * moments.sandwich, moments.sandwich)
+    return Moments(matching_eta(moments) * moments.sandwich, moments.sandwich, moments.dof)
 
 
 def is_far(estimates: MomentEstimates, eta: float) -> bool:
@@ -199,17 +207,19 @@ def estimate_moments(
     statistic = coordinates if unbounded else theta
     gradients = _gradients_at_mean(target, theta @ (weights / weights.sum()), unbounded)
     products = sum_of_outer_products(gradients, bootstrap, observation_weights)
+    n_positive = n if observation_weights is None else int(np.count_nonzero(observation_weights.values))
+    dof = _degrees_of_freedom(bootstrap, n_positive)
 
     def by_covariances(chosen: np.ndarray) -> Moments:
         influence, inverse_hessian = influences_on(target, coordinates, statistic, chosen / chosen.sum(), eta)
         values = np.asarray(jax.device_get(influence.values), np.float64)[:, :n]
-        return Moments(inverse_hessian, sum_of_outer_products(values, bootstrap, observation_weights))
+        return Moments(inverse_hessian, sum_of_outer_products(values, bootstrap, observation_weights), dof)
 
     def by_derivatives(chosen: np.ndarray) -> Moments:
         shares = chosen / chosen.sum()
         centred = statistic - (statistic @ shares)[:, None]
         inverse_hessian = eta * ((centred * shares) @ centred.T)
-        return Moments(inverse_hessian, inverse_hessian @ products @ inverse_hessian)
+        return Moments(inverse_hessian, inverse_hessian @ products @ inverse_hessian, dof)
 
     trace = lambda moments: float(np.trace(np.linalg.solve(moments.inverse_hessian, moments.sandwich)))
     traces = trace(by_derivatives(weights)), trace(by_covariances(weights))
@@ -292,6 +302,18 @@ def sum_of_outer_products(
         sums = totals[:, length:] - totals[:, :-length]
         return sums @ sums.T * (n / (length * sums.shape[1]))
     return influences @ influences.T
+
+
+def _degrees_of_freedom(bootstrap: Bootstrap | None, n: int) -> float:
+    """Return the number of independent units among `n` observations, less the number of their means."""
+    n_means = 1
+    if isinstance(bootstrap, Cluster | Stratified) and bootstrap.sizes is not None:
+        n_means = len(bootstrap.sizes)
+    if isinstance(bootstrap, Cluster):
+        n = bootstrap.n_groups
+    elif isinstance(bootstrap, Block):
+        n = n // int(bootstrap.length)
+    return float(n - n_means)
 
 
 def _strata_of_groups(sizes: tuple[int, ...]) -> Int[np.ndarray, " G"]:

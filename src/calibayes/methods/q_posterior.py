@@ -144,9 +144,11 @@ def _sample(
         gaps = theta - estimate
         near = np.einsum("ik,kj,ij->i", gaps, precision, gaps) <= CONFIG.max_distance**2
         log_weights = np.where(near, _log_density(target, theta, draws.bootstrap) - log_proposal, -np.inf)
-        weights = np.exp(log_weights - log_weights.max())
-        weights /= weights.sum()
-        ess = float(1 / np.square(weights).sum())
+        weights = np.exp(log_weights - max(log_weights.max(), -1e300))
+        weights /= max(weights.sum(), 1.0)
+        ess = float(weights.sum() / max(np.square(weights).sum(), 1e-300))
+        if ess <= dim:
+            break
         centre = weights @ theta
         covariance = ((theta - centre).T * weights) @ (theta - centre)
     return theta, weights, ess
