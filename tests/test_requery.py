@@ -12,6 +12,7 @@ from scipy import stats
 import calibayes as cb
 from calibayes import requery
 from calibayes.design import Design
+from calibayes.samplers.transport import config
 from targets import CoarseFloats
 
 N, K, B, M = 96, 4, 400, 500
@@ -151,6 +152,17 @@ def test_validated_coverage_matches_the_closed_form(result):
     assert abs(result.validate(counts) - exact_coverage(counts, result.eta, "hpd")) < COVERAGE_ERROR
     own = result.validate(result.counts)
     assert abs(own - 0.95) < COVERAGE_ERROR
+
+
+def test_further_questions_are_not_refused_as_out_of_reach(result, monkeypatch):
+    """The calibration has shown that they are not, whatever a first look at the importance weights says."""
+    fit = replace(config.CONFIG.fit, fair_share=2.0)
+    repair = replace(config.CONFIG.repair, out_of_reach=-1.0, max_losses=-1, max_losses_on_accelerator=-1)
+    monkeypatch.setattr(config, "CONFIG", replace(config.CONFIG, fit=fit, repair=repair))
+    with pytest.raises(RuntimeError, match="differ too much"):
+        calibrate()
+    assert result.validate().n_replicates == B
+    assert result.at(level=0.5).converged
 
 
 def test_validated_coverage_is_near_the_level(result):

@@ -549,7 +549,10 @@ class Calibration:
         target = target.recentre(problem.target.reference)
         initial = sampler.draw_initial_again(initial_key, target, initial, eta, problem.draws)
         fresh = replace(problem, target=target, labels=None)
-        state = sampler.refine(target, sampler.init(init_key, target, initial, eta), Progress().fraction_done)
+        # The calibration was within reach, and this run takes no longer.
+        with time_limit(np.inf):
+            state = sampler.init(init_key, target, initial, eta)
+        state = sampler.refine(target, state, Progress().fraction_done)
         iterate = fresh.evaluate(state, eta)
         # Averaged over snapshots, as the calibration's curve is.
         curve = fresh.curve(iterate, fresh.snapshots(state))

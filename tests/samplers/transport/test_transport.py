@@ -10,6 +10,7 @@ import pytest
 
 import calibayes as cb
 from calibayes._backend.functions import as_float
+from calibayes._backend.time_limit import time_limit
 from calibayes._core.particles import ess
 from calibayes._core.target import make_target
 from calibayes.regions import as_region, critical_levels
@@ -396,6 +397,35 @@ def test_search_uses_a_part_of_the_particles(problem, searching, fitted):
     assert fitted.particles.theta.shape[-1] == M
     np.testing.assert_array_equal(searching.whitened.u, fitted.whitened.u[:, :, :200])
     assert not searching.fitted
+
+
+def test_problem_out_of_reach_is_refused_before_the_search_only(problem, searching, key, monkeypatch):
+    """Unless there is a time limit. A search that has begun keeps its iterates."""
+    target, initial, _ = problem
+    change_config(monkeypatch, "fit", fair_share=2.0)
+    change_config(monkeypatch, "repair", out_of_reach=-1.0, max_losses=-1, max_losses_on_accelerator=-1)
+    transport = cb.Transport(n_particles=M)
+    with pytest.raises(RuntimeError, match=r"set a time limit \(max_seconds=\)"):
+        transport.init(key, target, initial, initial.eta)
+    with time_limit(np.inf):
+        transport.init(key, target, initial, initial.eta)
+    assert transport.move(target, searching, 1.5 * initial.eta, no_progress).eta == 1.5 * initial.eta
+
+
+def test_initial_draws_are_moved_to_another_learning_rate(problem, key):
+    """To an eta four times smaller, where standard deviations are about twice as large, by the exact posterior."""
+    _, initial, grid = problem
+    eta = initial.eta / 4
+    moved = cb.Transport(n_particles=M).move_initial(key, initial, eta)
+    theta = np.asarray(moved.particles.theta, float).reshape(2, -1)
+    weights = grid.weights(eta, grid.losses.sum(0, keepdims=True))
+    mean = weights @ grid.theta
+    sd = np.sqrt(weights @ grid.theta**2 - mean**2)[0]
+    assert moved.eta == eta
+    assert theta.shape[1] == N_POPULATIONS * M
+    np.testing.assert_allclose(theta.mean(1), mean[0], atol=4 * sd.max() / theta.shape[1] ** 0.5)
+    np.testing.assert_allclose(theta.std(1), sd, rtol=4 / (2 * theta.shape[1]) ** 0.5)
+    assert (sd > 1.5 * np.asarray(initial.particles.theta, float).reshape(2, -1).std(1)).all()
 
 
 def test_search_uses_all_particles_if_the_maps_are_poor(problem, key, monkeypatch):

@@ -223,7 +223,7 @@ class Transport(Sampler[TransportState]):
         return initial_eta(target, initial, region, level)
 
     def init(self, key: PRNGKeyArray, target: Target, initial: InitialDraws, eta: float) -> TransportState:
-        return self._transport(key, target, {0: initial}, {}, eta)
+        return self._transport(key, target, {0: initial}, {}, eta, is_first=True)
 
     def move(self, target: Target, state: TransportState, eta: float, on_step: OnStep) -> TransportState:
         return self._transport(state.key, target, state.populations, state.pools, eta)
@@ -288,6 +288,7 @@ class Transport(Sampler[TransportState]):
         populations: dict[int, InitialDraws],
         pools: dict[int, PreparedPool],
         eta: float,
+        is_first: bool = False,
     ) -> TransportState:
         """Transport a part of the pool to every replicate at `eta`, by maps good enough for the search."""
         constants = config.CONFIG.fit
@@ -316,7 +317,8 @@ class Transport(Sampler[TransportState]):
         if fair.is_met(state.transported):
             return state
         # If the maps miss even the lower goal, fit them again with all particles.
-        _require_within_reach(target, state)
+        if is_first:
+            _require_within_reach(target, state)
         return _use_all_particles(target, state, fair)
 
     def _fit_all_particles(
@@ -432,7 +434,7 @@ def _require_within_reach(target: Target, state: TransportState) -> None:
     Only where no better maps are known. A time limit is taken as permission to try.
     """
     constants, transported = config.CONFIG.repair, state.transported
-    degenerate = float((transported.ess < constants.degenerate_ess * transported.n_particles).mean())
+    degenerate = float((transported.ess < constants.min_ess(transported.n_particles)).mean())
     on_cpu = jax.default_backend() == "cpu"
     n_evaluations = constants.evaluations_per_replicate * degenerate * n_losses(target, state.current.whitened)
     large = n_evaluations > (constants.max_losses if on_cpu else constants.max_losses_on_accelerator)
