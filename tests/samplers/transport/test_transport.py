@@ -142,7 +142,7 @@ def test_critical_levels_are_exact(problem, fitted, region):
 def test_data_are_one_replicate_of_all_populations(problem, fitted):
     """20 populations of 500 draws, with the accuracy of the pool."""
     _, _, grid = problem
-    data = cb.Transport(n_particles=M).data(fitted)
+    data = cb.Transport(n_particles=M).particles_on_data(fitted)
     assert data.theta.shape == (2, 1, N_POPULATIONS * M)
     weights = grid.weights(fitted.eta, grid.losses.sum(0, keepdims=True))[0]
     exact = weights @ grid.theta
