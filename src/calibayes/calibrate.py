@@ -202,7 +202,7 @@ def calibrate(
     method = as_method(method)
     check_shape(shape)
     sampler = _as_sampler(sampler)
-    size = sampler.size(observations.dim)
+    size = sampler.size_for(model, observations.dim)
     observation_weights = check_weights(weights, observations.n)
     replicates = check_bootstrap(bootstrap, observations.n, sampler.default_replicates, observation_weights)
     n_replicates = replicates.n_replicates if isinstance(replicates, Bootstrap) else len(replicates)

@@ -479,12 +479,13 @@ class Calibration:
         n = len(jax.tree.leaves(inputs.observations)[0])
         replicates = check_bootstrap(bootstrap, n, problem.target.n_replicates - 1, inputs.weights)
         n_replicates = replicates.n_replicates if isinstance(replicates, Bootstrap) else len(replicates)
-        check_n_particles(problem.sampler.size(problem.target.dim), problem.target.dim, n_replicates)
+        dim = problem.target.dim
+        check_n_particles(problem.sampler.size_for(problem.target, dim), dim, n_replicates)
         key = fold_key(inputs.key, _VALIDATION_STREAM) if seed is None else as_key(seed)
         counts_key, initial_key, init_key = split_key(key, 3)
         with use_mesh(problem.target.mesh):
             counts = draw_counts(replicates, counts_key, n, inputs.weights)
-            pad, dim = not problem.sampler.reads_data, problem.target.dim
+            pad = not problem.sampler.reads_data
             target = make_target(inputs.model, inputs.observations, counts, dim, pad, inputs.weights)
         coverage, findings = self._coverage_on(target, initial_key, init_key)
         if worst(findings) >= Severity.WARNING:

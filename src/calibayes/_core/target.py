@@ -237,9 +237,13 @@ def is_log_concave(target: Target) -> bool:
 
     With a bounded prior the posterior need not be log-concave in the unconstrained coordinates of the particles.
     """
-    convex_loss = _declares(target.loss, "convex", ("rho", "decompose"))
-    log_concave_prior = _declares(target.prior, "log_concave", ("log_prob",))
-    return convex_loss and log_concave_prior and target.coordinates.unbounded
+    return has_log_concave_density(target) and target.coordinates.unbounded
+
+
+def has_log_concave_density(model: Model) -> bool:
+    """Return whether the loss is known to be convex, and the prior density to be log-concave."""
+    convex_loss = _declares(model.loss, "convex", ("rho", "decompose"))
+    return convex_loss and _declares(model.prior, "log_concave", ("log_prob",))
 
 
 def _declares(instance: object, attribute: str, methods: tuple[str, ...]) -> bool:

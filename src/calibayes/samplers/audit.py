@@ -51,6 +51,12 @@ class AuditConfig:
     """Root mean square error of critical levels, estimated from the difference of two independent runs, up to which
     particles that cannot move between modes are accepted. Smaller than 1 - level at the usual levels: the coverage,
     which averages over replicates, hardly depends on it."""
+    max_moment_error: float = 0.5
+    """Largest K^2 / M for which the moments of M particles of K parameters are a proposal: their errors reduce the
+    effective sample size by a factor of about exp(-K^2 / (2 M))."""
+    particles_per_parameter: int = 40
+    """Smallest number of particles per parameter that are tempered from the prior. With fewer in many dimensions,
+    tempering ends with too little spread."""
 
 
 CONFIG = AuditConfig()
@@ -145,14 +151,18 @@ def audit(
 
 
 def _proposal(target: Target, particles: Particles, chosen: Int[np.ndarray, " R"], eta: float) -> Proposal:
-    """Return proposals for the chosen replicates: normal approximations, or the moments of the audited particles."""
-    if can_fit_normal(target):
+    """Return proposals for the chosen replicates: the moments of the audited particles, or normal approximations.
+
+    The weights reveal a proposal that does not suit the posterior, and are correct whatever the proposal.
+    """
+    some = particles.select(chosen)
+    inaccurate = target.dim**2 > CONFIG.max_moment_error * some.risk.shape[-1]
+    if inaccurate and can_fit_normal(target):
         with suppress(NotNormalError):
             centre, covariance = host_moments(particles.replicate(0))
-            fits = fit_to_replicates(target, fit_to_data(target, centre[:, 0], covariance[0], eta))
-            root = fits.root[chosen]
-            return Proposal(fits.centre[:, chosen], root @ np.swapaxes(root, 1, 2))
-    return Proposal.from_particles(particles.select(chosen))
+            fits = fit_to_replicates(target.select(chosen), fit_to_data(target, centre[:, 0], covariance[0], eta))
+            return Proposal(fits.centre, fits.root @ np.swapaxes(fits.root, 1, 2))
+    return Proposal.from_particles(some)
 
 
 def _sample_independently(
@@ -166,7 +176,8 @@ def _sample_independently(
         with suppress(DegenerateWeightsError):
             return sample(random_generator(key), target, proposal, eta, n_particles)
     temper_key, mix_key = split_key(key)
-    tempered = temper_from_prior(temper_key, target, eta, n_particles)
+    n_tempered = max(n_particles, CONFIG.particles_per_parameter * target.dim)
+    tempered = temper_from_prior(temper_key, target, eta, n_tempered)
     state, _ = rejuvenate_until_mixed(mix_key, target, tempered.particles, eta, min_moves=0)
     return state.particles
 

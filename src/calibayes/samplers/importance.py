@@ -53,6 +53,9 @@ class ImportanceConfig:
     """Effective sample size, as a share of the draws, that every replicate must have. With `oversampling` draws for
     each equally weighted one, nearly as many are effective. It is 0.35 for a check loss with 50 parameters and 2,000
     observations."""
+    good_ess: float = 0.5
+    """Effective sample size, as a share of the draws, from which on a proposal is not fitted again. Moments of the draws
+    have errors, which in many dimensions are larger than those of a normal approximation."""
     max_parameters: int = 500
     """Largest number of parameters. Order-of-magnitude choice; the weights reveal a proposal that does not fit."""
     oversampling: int = 4
@@ -168,8 +171,8 @@ def adapt(rng: np.random.Generator, populations: Target, eta: float, proposal: P
     Returns
     -------
     Proposal
-        The mean and covariance of the posterior, estimated from a proposal of which enough draws are effective, for a
-        single replicate.
+        A proposal of which enough draws are effective, or the mean and covariance estimated from them, for a single
+        replicate.
 
     Raises
     ------
@@ -183,6 +186,8 @@ def adapt(rng: np.random.Generator, populations: Target, eta: float, proposal: P
             break
         weights = _relative_weights(log_weights)
         size = _ess(weights)[0]
+        if size >= CONFIG.good_ess * weights.size:
+            return proposal
         theta = draws.theta.reshape(len(draws.theta), -1).astype(np.float64)
         n_elite = int(max(CONFIG.elite_share * weights.size, CONFIG.min_elite_draws * len(theta)))
         few_effective = size < n_elite < weights.size

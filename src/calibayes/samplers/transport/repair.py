@@ -1,9 +1,13 @@
 """Replicates whose importance weights have degenerated, and their repair by tempering.
 
 Weights are degenerate if their effective sample size is low, or if the Pareto shape of their tail is too large (Vehtari
-et al. 2024). Such a replicate is sampled by ASMC* (`calibayes.samplers.tempering`) instead, starting from its map: the
-map is broadened, the particles are weighted at a fraction of eta, and tempered to eta.
+et al. 2024). If the posteriors are log-concave, such a replicate is sampled by importance sampling from a Student t
+distribution around its map (`calibayes.samplers.importance`), which has heavier tails than the pool. Otherwise, or if
+these weights are degenerate too, it is sampled by ASMC* (`calibayes.samplers.tempering`), starting from its map: the map
+is broadened, the particles are weighted at a fraction of eta, and tempered to eta.
 """
+
+from contextlib import suppress
 
 import jax
 import numpy as np
@@ -13,6 +17,13 @@ from calibayes._backend.rng import replicate_keys, split_key
 from calibayes._core.convergence import pareto_k, pareto_k_limit
 from calibayes._core.particles import Particles
 from calibayes._core.target import Target
+from calibayes.samplers.importance import (
+    DegenerateWeightsError,
+    Proposal,
+    can_importance_sample,
+    random_generator,
+    sample,
+)
 from calibayes.samplers.initial import temper_from_prior
 from calibayes.samplers.mixing import rejuvenate_until_mixed, temper_to
 from calibayes.samplers.tempering import init_coarse
@@ -42,6 +53,22 @@ def has_degenerate_weights(log_weights: Float[Array, "B M"], ess: Float[np.ndarr
     degenerate = ess < config.CONFIG.repair.min_ess(n_particles)
     degenerate[doubtful] |= shapes > pareto_k_limit(n_particles)
     return degenerate
+
+
+def sample_again(
+    key: PRNGKeyArray, target: Target, pool: WhitenedPool, maps: AffineMaps, eta: float
+) -> tuple[Particles, Bool[np.ndarray, " R"]]:
+    """Sample a batch of replicates by importance sampling around their maps, or by tempering.
+
+    Parameters and returned values are those of `sample_by_tempering`.
+    """
+    if can_importance_sample(target):
+        root = np.asarray(maps.root, np.float64)
+        proposal = Proposal(np.asarray(maps.centre, np.float64), root @ np.swapaxes(root, 1, 2))
+        with suppress(DegenerateWeightsError):
+            drawn = sample(random_generator(key), target, proposal, eta, pool.n_particles)
+            return drawn, np.ones(target.n_replicates, bool)
+    return sample_by_tempering(key, target, pool, maps, eta)
 
 
 def sample_by_tempering(
