@@ -146,7 +146,7 @@ def audit(
     )
     weights = np.exp(np.asarray(audited.log_weights, np.float64))
     inflation = size * np.square(weights).sum(-1)
-    failed = _levels_differ(levels, np.stack(independent), size, inflation)
+    failed = _levels_differ(levels, np.stack(independent), size, inflation, exact_runs=proposal is not None)
     return Audit(chosen - 1, levels, np.stack(independent), failed)
 
 
@@ -187,6 +187,7 @@ def _levels_differ(
     independent: Float[np.ndarray, "2 R"],
     n_particles: int,
     inflation: Float[np.ndarray, " R"],
+    exact_runs: bool = False,
 ) -> bool:
     r"""Return whether levels differ by more than Monte Carlo error, and by enough to matter. NaN is a difference.
 
@@ -195,12 +196,16 @@ def _levels_differ(
     as the levels themselves. Two contributions are added: `inflation`, M over the effective sample size, for the
     unequal weights of the audited particles; and the inflation by resampling, estimated from the two independent runs.
     The sum of squared standardised differences is compared with a quantile of the chi-squared distribution.
+
+    If the two runs are independent draws (`exact_runs`), their inflation is a property of the region: an ellipsoid in
+    many dimensions also has the error of its covariance matrix. That of the audited particles is then as large.
     """
     angles, independent_angles = _arcsines(levels, n_particles / inflation), _arcsines(independent, n_particles)
     run_differences = independent_angles[0] - independent_angles[1]
     run_inflation = max(1.0, float(np.mean(np.square(run_differences) * n_particles / 2)))
     differences = angles - independent_angles.mean(0)
-    statistic = np.sum(np.square(differences) * n_particles / (inflation + run_inflation / 2))
+    own_inflation = inflation * (run_inflation if exact_runs else 1.0)
+    statistic = np.sum(np.square(differences) * n_particles / (own_inflation + run_inflation / 2))
     material = np.sqrt(np.mean(np.square(levels - independent.mean(0)))) > CONFIG.min_difference
     return bool(not np.isfinite(statistic) or (material and statistic > _chi_squared_quantile(len(levels))))
 
