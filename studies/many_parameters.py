@@ -1,8 +1,8 @@
 """Coverage of the calibrated ellipsoid with many parameters: of the true parameter, and on fresh replicates.
 
-Median regression on correlated regressors, with heteroscedastic errors of a t distribution with three degrees of freedom
-and 100 observations for each parameter. The data of the first few data sets are also resampled again, to compare the
-coverage on replicates that had no part in the calibration with the level.
+Median regression on correlated regressors, with heteroscedastic errors of a t distribution with three degrees of
+freedom and 100 observations for each parameter. The data of the first few data sets are also resampled again, to
+compare the coverage on replicates that had no part in the calibration with the level.
 """
 
 import math

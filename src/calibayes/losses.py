@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -370,8 +369,8 @@ def named(name: str, *, tau: Numbers | None = None, delta: Numbers | None = None
 def _softplus(value: Any) -> Array:
     """Return log(1 + exp(value)) to the accuracy of the float type.
 
-    With e = exp(-|value|) and s = e / (2 + e), which is at most 1/3, log(1 + e) is 2 atanh(s), whose power series takes a
-    third of the time of the logarithm that XLA computes on a CPU.
+    With e = exp(-|value|) and s = e / (2 + e), which is at most 1/3, log(1 + e) is 2 atanh(s), whose power series takes
+    a third of the time of the logarithm that XLA computes on a CPU.
     """
     value = jnp.asarray(value, jnp.result_type(float, value))
     e = jnp.exp(-jnp.abs(value))

@@ -211,14 +211,17 @@ def rows_of_processes(n: int, length: int) -> list[tuple[int, int]]:
     assert mesh is not None
     n_blocks = n_stored_blocks(mesh, n, length)
     owners: dict[tuple[int, int], int] = {}
-    for device, index in NamedSharding(mesh, SHARDED).devices_indices_map((n_blocks,)).items():
+    indices: dict[Any, Any] = dict(NamedSharding(mesh, SHARDED).devices_indices_map((n_blocks,)))
+    for device, index in indices.items():
         start, stop, _ = index[0].indices(n_blocks)
         rows = min(start * length, n), min(stop * length, n)
         owners[rows] = min(owners.get(rows, device.process_index), device.process_index)
     own = sorted(rows for rows, process in owners.items() if process == jax.process_index() and rows[0] < rows[1])
     joined: list[tuple[int, int]] = []
     for start, stop in own:
-        joined = [*joined[:-1], (joined[-1][0], stop)] if joined and joined[-1][1] == start else [*joined, (start, stop)]
+        joined = (
+            [*joined[:-1], (joined[-1][0], stop)] if joined and joined[-1][1] == start else [*joined, (start, stop)]
+        )
     return joined
 
 

@@ -49,8 +49,8 @@ class Parts:
     ----------
     read : callable
         Function `read(start, stop)` that returns the observations from `start` up to but excluding `stop`, in the form
-        that `calibrate` takes: `(X, y)` for losses of a linear prediction, otherwise a pytree of arrays whose first axis
-        is the observations. All processes must have the same observations in the same order.
+        that `calibrate` takes: `(X, y)` for losses of a linear prediction, otherwise a pytree of arrays whose first
+        axis is the observations. All processes must have the same observations in the same order.
     n : int
         Number of observations.
     names : sequence of str, optional

@@ -53,8 +53,9 @@ class RiskConfig:
     the time (`docs/performance.md`)."""
     max_unrolled_dim: int = 12
     """Number of parameters up to which predictions are unrolled sums; above, they are matrix products, so that programs
-    do not grow with the number of parameters. On a CPU a matrix product took 1.1 to 1.3 times as long for check, hinge and
-    Huber losses with 10 parameters, and 0.85 to 1 times with 16; it took 0.8 and 0.5 times as long for a logistic loss."""
+    do not grow with the number of parameters. On a CPU a matrix product took 1.1 to 1.3 times as long for check, hinge
+    and Huber losses with 10 parameters, and 0.85 to 1 times with 16; it took 0.8 and 0.5 times as long for a logistic
+    loss."""
     chain_length: int = 10
     """Number of terms that an unrolled prediction adds in one chain. Several short chains can be computed in parallel,
     where one long chain has to wait for each of its terms. Order-of-magnitude choice."""

@@ -60,8 +60,8 @@ class Code(StrEnum):
     """
 
     REPAIRED = "repaired"
-    """Replicates with degenerate importance weights, whose posterior was sampled again by a slower sampler (the bootstrap counts are
-    unchanged)."""
+    """Replicates with degenerate importance weights, whose posterior was sampled again by a slower sampler (the
+    bootstrap counts are unchanged)."""
     DATA_REPAIRED = "data-repaired"
     """Draws on the data with degenerate importance weights, which were sampled again by a slower sampler."""
     DATA_UNRELIABLE = "data-unreliable"

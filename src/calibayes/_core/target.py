@@ -301,7 +301,8 @@ def make_target(
     length = block_length(dim)
     reference = np.zeros(dim)
     if isinstance(model.loss, LinearLoss) and model.loss.location:
-        reference = initial_reference(*sample_of(data), weights)
+        x, y = sample_of(data)
+        reference = initial_reference(x, y, weights)
     mesh = choose_mesh(-(-n // length), n, counts.n_replicates if isinstance(counts, PoissonSpec) else len(counts))
     n_blocks = n_stored_blocks(mesh, n, length, pad)
     prepare = partial(_with_offset, reference) if isinstance(model.loss, LinearLoss) else lambda data: data

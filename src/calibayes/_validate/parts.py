@@ -92,23 +92,21 @@ def check_parts(model: GibbsModel, parts: Parts, names: Sequence[str] | None) ->
     every = max(1, parts.n // PARTS.sample)
     own_rows = rows_of_processes(parts.n, block_length(dim))
     own = on_all_processes(lambda: _summarize(parts, convert, own_rows, every, linear))
-    summaries = _Summary(*(gather(value) for value in own))
-    order = np.argsort(np.concatenate(summaries.rows))
     # A process of which all devices hold only padding has no rows.
-    flat, lows, highs = (np.concatenate([part for part in parts if part.size]) for parts in summaries[:3])
-    flat, low, high = flat[order], lows.min(0), highs.max(0)
+    joined = _Summary(*(np.concatenate([part for part in gather(value) if part.size]) for value in own))
+    flat, low, high = joined.sample[np.argsort(joined.rows)], joined.low.min(0), joined.high.max(0)
     unflatten = partial(_unflatten, structure, leaves)
     sample, largest = unflatten(flat), unflatten(np.maximum(-low, high)[None])
     largest = jax.tree.map(lambda leaf: leaf[0], largest)
     if linear:
-        _check_linear(model, sample, low, high, np.concatenate(summaries.responses), parts)
+        _check_linear(model, sample, low, high, joined.responses, parts)
     given = parts.names if names is None else names
     default = getattr(model.prior, "names", None) or [f"theta[{k}]" for k in range(dim)]
     names = default if given is None else unique_names(given, dim)
     Coordinates.from_prior(model.prior, dim)
     check_functions(model, sample, dim)
     with np.errstate(over="ignore"):
-        checksum = int(np.concatenate(summaries.checksum).sum())
+        checksum = int(joined.checksum.sum())
     checked = CheckedParts(parts, convert, sample, largest, f"{parts.n} {dim} {checksum}")
     return Observations(checked, parts.n, dim, [str(name) for name in names])
 
@@ -123,9 +121,8 @@ def _convert(model: GibbsModel, data: Any, first: int) -> PyTree[np.ndarray]:
 
 def _summarize(parts: Parts, convert: Any, own: list[tuple[int, int]], every: int, linear: bool) -> _Summary:
     """Read the rows of this process, and return what the others need to know."""
-    samples, rows, responses = [], [], np.empty(0)
-    low, high, checksum = np.inf, -np.inf, np.zeros(1, np.int64)
-    n_columns = None
+    samples, lows, highs, rows, n_columns = [], [], [], [], None
+    responses, checksum = np.empty(0), np.zeros(1, np.int64)
     for start, stop in own:
         expected = start
         for first, chunk in parts.chunks(start, stop):
@@ -140,7 +137,8 @@ def _summarize(parts: Parts, convert: Any, own: list[tuple[int, int]], every: in
             index = np.arange(first, expected)
             samples.append(flat[index % every == 0])
             rows.append(index[index % every == 0])
-            low, high = np.minimum(low, flat.min(0)), np.maximum(high, flat.max(0))
+            lows.append(flat.min(0))
+            highs.append(flat.max(0))
             checksum += _checksum(flat, index)
             if linear:
                 responses = np.unique(np.concatenate([responses, arrays[1]]))
@@ -153,7 +151,7 @@ def _summarize(parts: Parts, convert: Any, own: list[tuple[int, int]], every: in
     if not samples:
         nothing = np.empty((0, 0))
         return _Summary(nothing, nothing, nothing, np.empty(0, int), responses, checksum)
-    low, high = np.atleast_2d(low), np.atleast_2d(high)
+    low, high = np.min(lows, axis=0, keepdims=True), np.max(highs, axis=0, keepdims=True)
     return _Summary(np.concatenate(samples), low, high, np.concatenate(rows), responses, checksum)
 
 
@@ -181,9 +179,7 @@ def _unflatten(structure: Any, leaves: list[np.ndarray], flat: Float[np.ndarray,
     sizes = np.cumsum([leaf[:1].size for leaf in leaves])[:-1]
     parts = np.split(flat, sizes, 1)
     shaped = [part.reshape(len(part), *leaf.shape[1:]) for part, leaf in zip(parts, leaves, strict=True)]
-    return jax.tree.unflatten(
-        structure, [part.astype(leaf.dtype) for part, leaf in zip(shaped, leaves, strict=True)]
-    )
+    return jax.tree.unflatten(structure, [part.astype(leaf.dtype) for part, leaf in zip(shaped, leaves, strict=True)])
 
 
 def _checksum(flat: Float[np.ndarray, "S C"], index: Int[np.ndarray, " S"]) -> Int[np.ndarray, "1"]:
@@ -191,5 +187,5 @@ def _checksum(flat: Float[np.ndarray, "S C"], index: Int[np.ndarray, " S"]) -> I
     multipliers = np.random.default_rng(0).integers(-(2**62), 2**62, flat.shape[1])
     with np.errstate(over="ignore"):
         rows = (np.ascontiguousarray(flat).view(np.int64) * multipliers).sum(1)
-        # Squares of the sums depend on more than the last bits of the numbers.
+        # The shift lets the last bits depend on the first ones.
         return np.atleast_1d(((rows + (rows >> 31) + 1) * (2 * index + 1)).sum())

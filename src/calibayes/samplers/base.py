@@ -63,8 +63,8 @@ class SamplerInfo(NamedTuple):
     ess: Float[np.ndarray, " B"]
     """Effective sample size."""
     repaired: Bool[np.ndarray, " B"] | None = None
-    """Replicates with degenerate importance weights, whose posterior was sampled again by a slower sampler (the bootstrap counts are
-    unchanged)."""
+    """Replicates with degenerate importance weights, whose posterior was sampled again by a slower sampler (the
+    bootstrap counts are unchanged)."""
     diagnostics: tuple[Diagnostic, ...] = ()
     """Further findings of the sampler."""
 

@@ -54,8 +54,8 @@ class ImportanceConfig:
     each equally weighted one, nearly as many are effective. It is 0.35 for a check loss with 50 parameters and 2,000
     observations."""
     good_ess: float = 0.5
-    """Effective sample size, as a share of the draws, from which on a proposal is not fitted again. Moments of the draws
-    have errors, which in many dimensions are larger than those of a normal approximation."""
+    """Effective sample size, as a share of the draws, from which on a proposal is not fitted again. Moments of the
+    draws have errors, which in many dimensions are larger than those of a normal approximation."""
     max_parameters: int = 500
     """Largest number of parameters. Order-of-magnitude choice; the weights reveal a proposal that does not fit."""
     oversampling: int = 4

@@ -34,9 +34,9 @@ from calibayes._backend.devices import SHARDED, UNSHARDED, sum_over_devices
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit, light_jit, prefetch
 from calibayes._backend.linalg import host_factor, host_inverse_factor
+from calibayes._core.coordinates import Coordinates
 from calibayes._core.counts import fold_chunks
 from calibayes._core.loss import LinearLoss
-from calibayes._core.coordinates import Coordinates
 from calibayes._core.target import Model, Target, has_log_concave_density, is_log_concave
 
 
@@ -236,7 +236,7 @@ def _newton_steps(
     gradients = eta * derivatives.gradient.astype(np.float64) + derivatives.prior_gradient
     n_batch = max(1, CONFIG.max_batch_elements // dim**2)
     for batch in (slice(i, i + n_batch) for i in range(0, n_replicates, n_batch)):
-        precision = eta * _unpacked(derivatives.hessian[batch], dim) + derivatives.prior_hessian
+        precision = eta * _unpacked(np.asarray(derivatives.hessian)[batch], dim) + derivatives.prior_hessian
         inverse = host_inverse_factor(root.T @ precision @ root)
         scaled = np.einsum("bij,jk,kb->bi", inverse, root.T, gradients[:, batch], optimize=True)
         length = np.sqrt(np.square(np.einsum("bij,bi->bj", inverse, scaled)).mean(1))
@@ -349,4 +349,3 @@ def _smoothed_derivatives(
         difference = losses(prediction + z * scale, y) - middle
         slope, curvature = slope + a * difference, curvature + b * difference
     return slope / scale, jnp.maximum(curvature, 0.0) / jnp.square(scale)
-

@@ -100,9 +100,9 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
     n_losses, limit = EVALUATIONS_OF_FALLBACK * n_losses, MAX_LOSSES_OF_FALLBACK.get(jax.default_backend(), math.inf)
     if n_losses > limit and not has_time_limit():
         message = (
-            f"The fallback sampler, {type(sampler).__name__} from the prior, was not tried, because it would evaluate the "
-            f"loss {n_losses:.0e} times. Use fewer replicates, a prior with a smaller scale or fewer parameters; or set a "
-            "time limit (max_seconds=)."
+            f"The fallback sampler, {type(sampler).__name__} from the prior, was not tried, because it would evaluate "
+            f"the loss {n_losses:.0e} times. Use fewer replicates, a prior with a smaller scale or fewer parameters, "
+            "or set a time limit (max_seconds=)."
         )
         failed = _add(unreliable, Code.FALLBACK_FAILED, message, Severity.ERROR)
         return Verified(replace(failed, iterate=check_reliability(failed.iterate)), audited=False)

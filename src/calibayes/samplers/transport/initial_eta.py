@@ -9,7 +9,6 @@ covariances: in many dimensions those of the replicates differ noticeably from t
 """
 
 from contextlib import suppress
-
 from statistics import NormalDist
 
 import numpy as np

@@ -3,8 +3,8 @@
 Weights are degenerate if their effective sample size is low, or if the Pareto shape of their tail is too large (Vehtari
 et al. 2024). If the posteriors are log-concave, such a replicate is sampled by importance sampling from a Student t
 distribution around its map (`calibayes.samplers.importance`), which has heavier tails than the pool. Otherwise, or if
-these weights are degenerate too, it is sampled by ASMC* (`calibayes.samplers.tempering`), starting from its map: the map
-is broadened, the particles are weighted at a fraction of eta, and tempered to eta.
+these weights are degenerate too, it is sampled by ASMC* (`calibayes.samplers.tempering`), starting from its map: the
+map is broadened, the particles are weighted at a fraction of eta, and tempered to eta.
 """
 
 from contextlib import suppress

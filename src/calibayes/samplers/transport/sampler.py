@@ -491,7 +491,9 @@ def _diagnose_data(data_state: DataState) -> tuple[Diagnostic, ...]:
         )
         return (Diagnostic(Code.DATA_UNRELIABLE, Severity.ERROR, 0, message),)
     if data_state.repaired.any():
-        message = "The importance weights of draws on the data were degenerate; they were sampled again by a slower sampler."
+        message = (
+            "The importance weights of draws on the data were degenerate; they were sampled again by a slower sampler."
+        )
         return (Diagnostic(Code.DATA_REPAIRED, Severity.INFO, 0, message),)
     return ()
 
