@@ -29,7 +29,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from calibayes._backend.devices import SHARDED, sum_over_devices
 from calibayes._backend.functions import host_array
@@ -224,21 +224,31 @@ def sample(rng: np.random.Generator, target: Target, proposal: Proposal, eta: fl
     DegenerateWeightsError
         If too few draws of a replicate are effective.
     """
+    particles, sufficient = sample_and_check(rng, target, proposal, eta, n_particles, CONFIG.min_ess)
+    if not sufficient.all():
+        raise DegenerateWeightsError
+    return particles
+
+
+def sample_and_check(
+    rng: np.random.Generator, target: Target, proposal: Proposal, eta: float, n_particles: int, min_ess: float
+) -> tuple[Particles, Bool[np.ndarray, " R"]]:
+    """Return equally weighted draws as `sample`, and on which replicates enough draws of the proposal are effective.
+
+    `min_ess` is the effective sample size, as a share of the draws of the proposal, that a replicate must have.
+    """
     parts = [draw_and_weight(rng, target, proposal, eta, n_particles) for _ in range(CONFIG.oversampling)]
     draws = WeightedDraws(*(np.concatenate(leaves, -1) for leaves in zip(*parts, strict=True)))
     weights = _relative_weights(draws.log_weights)
     n_draws = weights.shape[-1]
-    # Negated, so that weights that are all zero are degenerate too.
-    if not (_ess(weights) >= CONFIG.min_ess * n_draws).all():
-        raise DegenerateWeightsError
-    if (pareto_k(draws.log_weights) > pareto_k_limit(n_draws)).any():
-        raise DegenerateWeightsError
+    # NaN, the size of weights that are all zero, is not sufficient.
+    sufficient = (_ess(weights) >= min_ess * n_draws) & (pareto_k(draws.log_weights) <= pareto_k_limit(n_draws))
     ancestors = _stratified(rng, weights, n_particles)
     theta, risk, log_prior = (
         np.take_along_axis(leaf, np.broadcast_to(ancestors, (*leaf.shape[:-1], n_particles)), -1) for leaf in draws[:3]
     )
     equal = host_array(np.full(ancestors.shape, -np.log(n_particles)))
-    return Particles(*jax.device_put((theta, risk, log_prior, equal)))
+    return Particles(*jax.device_put((theta, risk, log_prior, equal))), sufficient
 
 
 def draw_and_weight(

@@ -475,7 +475,9 @@ def _repair_draws_on_data(target: Target, state: TransportState, repair: bool) -
     if not repair:
         return state.data_state._replace(degenerate=degenerate)
     key, maps = fold_key(state.key, 4), transported.maps
-    sampled, mixed = sample_again(key, population_target(target), state.current.whitened, maps, state.eta)
+    sampled, mixed = sample_again(
+        key, population_target(target), state.current.whitened, maps, state.eta, N_POPULATIONS
+    )
     particles = choose_replicates(degenerate, sampled, transported.particles)
     transported = transported._replace(particles=particles)
     merged, no_population = particles.merge_replicates(), np.zeros(N_POPULATIONS, bool)
@@ -506,7 +508,7 @@ def _repair(target: Target, state: TransportState, indices: Int[np.ndarray, " R"
         unique = indices[i * N_POPULATIONS : (i + 1) * N_POPULATIONS]
         first_copies = np.resize(np.arange(len(unique)), N_POPULATIONS)
         key, maps = fold_key(state.key, 2, int(unique[0])), state.transported.maps.select(batch)
-        sampled, mixed = sample_again(key, target.select(batch), state.current.whitened, maps, state.eta)
+        sampled, mixed = sample_again(key, target.select(batch), state.current.whitened, maps, state.eta, len(unique))
         particles = particles.with_replicates(batch, sampled.select(first_copies))
         not_mixed[unique] = ~mixed[: len(unique)]
         on_step((i * N_POPULATIONS + len(unique)) / len(indices))
