@@ -227,8 +227,8 @@ def _fit_design(
 
     rows, all_names = table.rows, list(table.names or ())
     x, y = rows[:, :-1], rows[:, -1]
-    # Each process has at least one row.
-    ends = np.concatenate(gather(np.stack([rows.min(0), rows.max(0)])))
+    # A process of which all devices hold rows of others has none of its own.
+    ends = np.concatenate(gather(np.stack([rows.min(0, initial=np.inf), rows.max(0, initial=-np.inf)])))
     ends = np.stack([ends.min(0), ends.max(0)])
     if not np.isfinite(ends[:, -1]).all():
         raise ValueError(f"the target {target!r} is infinite in {int(_sum(np.isinf(y).sum()))} rows.")
@@ -256,7 +256,7 @@ def _fit_design(
 
 def _default_huber_delta(design: Design, x: Float[np.ndarray, "R P"], y: Float[np.ndarray, " R"]) -> float:
     """Return the threshold of `Design.default_huber_delta`, with least squares by the normal equations."""
-    matrix = design.matrix(x) / np.concatenate([np.ones(design.intercept), design.spreads])
+    matrix = design.matrix(x) / np.concatenate([np.ones(int(design.intercept)), design.spreads])
     gram = _sum(matrix.T @ matrix)
     residual = y - matrix @ np.linalg.lstsq(gram, _sum(matrix.T @ y))[0]
     return design.huber_delta_of(
