@@ -12,6 +12,8 @@ from rich.console import Console
 from studies.names import (
     ERRORS,
     LOSSES,
+    MANY_FILE,
+    MANY_SIZES,
     METHOD_PROBLEMS,
     METHOD_SIZES,
     METHODS_FILE,
@@ -157,6 +159,30 @@ def methods_(
         store = RecordStore(out)
     cases = methods.cases(datasets, problem, n, seed)
     finished = _run_cases(cases, methods.run_case, store, methods.summarise, processes)
+    store.compact()
+    if not finished:
+        raise typer.Exit(130)
+
+
+@app.command(name="many")
+def many_(
+    datasets: Datasets = 200,
+    parameters: Annotated[list[int], typer.Option("--k", help="Number of parameters; may be repeated.", min=3)] = list(  # noqa: B006
+        MANY_SIZES
+    ),
+    seed: FirstSeed = 0,
+    processes: Processes = 1,
+    out: Annotated[Path, typer.Option(help="Compressed file of results.")] = RESULTS / MANY_FILE,
+) -> None:
+    """Coverage of the ellipsoid with many parameters, for median regression. One thread a process."""
+    os.environ.update(ONE_THREAD)
+    from studies import many_parameters
+    from studies.records import RecordStore
+
+    with _bad_file():
+        store = RecordStore(out)
+    cases = many_parameters.cases(datasets, parameters, seed)
+    finished = _run_cases(cases, many_parameters.run_case, store, many_parameters.summarise, processes)
     store.compact()
     if not finished:
         raise typer.Exit(130)

@@ -29,6 +29,11 @@ ONE_THREAD = {
 }
 """Environment in which a process computes on one thread of the CPU."""
 
+MANY_SIZES = (50, 100)
+MANY_FILE = "many_parameters.jsonl.gz"
+MANY_VALIDATED = 10
+"""Number of data sets whose calibration is validated on fresh replicates."""
+
 REPLICATES = 500
 """Number of bootstrap replicates, as in the paper."""
 PARTICLES = {MEDIAN_REGRESSION: 1000, HEART_DISEASE: 4000}

@@ -171,6 +171,5 @@ def _parse(path: Path, line: str) -> Record:
         return Record(content["problem"], content["n"], content["dataset"], methods, content["machine"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path} is not a results file of the study of methods ({error!r}). Move it away, or pass another file as "
-            "--out."
+            f"{path} is not a results file of this study ({error!r}). Move it away, or pass another file as --out."
         ) from None

@@ -21,6 +21,7 @@ from calibayes._backend.warnings import CheckpointError as CheckpointError
 from calibayes._backend.warnings import LongRunWarning as LongRunWarning
 from calibayes._backend.warnings import NotConvergedWarning as NotConvergedWarning
 from calibayes._core.curve import Coverage as Coverage
+from calibayes._core.parts import Parts as Parts
 from calibayes._core.status import Code as Code
 from calibayes._core.status import Diagnostic as Diagnostic
 from calibayes._core.status import Severity as Severity
@@ -58,6 +59,7 @@ __all__ = [
     "Intervals",
     "LongRunWarning",
     "NotConvergedWarning",
+    "Parts",
     "Result",
     "RobbinsMonro",
     "Severity",

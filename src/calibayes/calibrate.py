@@ -24,10 +24,12 @@ from calibayes._backend.memory import clear_caches_if_full
 from calibayes._backend.rng import split_key
 from calibayes._backend.time_limit import time_limit
 from calibayes._backend.warnings import CheckpointError
+from calibayes._core.parts import Parts
 from calibayes._core.precision import PrecisionCheck, PrecisionError, double_precision, is_double
 from calibayes._core.status import Code, Diagnostic, Severity
 from calibayes._core.target import make_target
 from calibayes._validate.data import Observations, check_data
+from calibayes._validate.parts import check_parts
 from calibayes._validate.settings import (
     as_key,
     check_bootstrap,
@@ -106,7 +108,8 @@ def calibrate(
         Loss and prior.
     data : (X, y) or pytree of arrays
         `(X, y)` for losses of a linear prediction (`calibayes.losses.LinearLoss`); otherwise a pytree of arrays whose
-        first axis is the observations. pandas and polars frames are accepted.
+        first axis is the observations. pandas and polars frames are accepted. Or `calibayes.Parts`, which each process
+        reads in parts.
     level : float
         Credible level that coverage should equal. Default: 0.95.
     region : str or Region
@@ -198,13 +201,16 @@ def calibrate(
     started = time.perf_counter()
     clear_caches_if_full(min_interval=_CACHE_CHECK_SECONDS)
     path = None if checkpoint is None else check_path(checkpoint)
-    observations = check_data(model, data, names)
+    in_parts = isinstance(data, Parts)
+    observations = check_parts(model, data, names) if isinstance(data, Parts) else check_data(model, data, names)
     method = as_method(method)
     check_shape(shape)
     sampler = _as_sampler(sampler)
-    size = sampler.size(observations.dim)
+    size = sampler.size_for(model, observations.dim)
     observation_weights = check_weights(weights, observations.n)
-    replicates = check_bootstrap(bootstrap, observations.n, sampler.default_replicates, observation_weights)
+    replicates = check_bootstrap(
+        bootstrap, observations.n, sampler.default_replicates, observation_weights, in_parts=in_parts
+    )
     n_replicates = replicates.n_replicates if isinstance(replicates, Bootstrap) else len(replicates)
     check_n_particles(size, observations.dim, n_replicates)
     drawn_by = replicates if isinstance(replicates, Bootstrap) else None
@@ -231,7 +237,7 @@ def calibrate(
         | {"sampler": sampler, "search": search, "region": region, "estimate": estimate, "draws": draws}
         | {"method": method, "shape": shape, "level": level, "tolerance": tolerance, "seed": key, "eta_init": eta_init},
     ) as saved:
-        counts = draw_counts(replicates, counts_key, observations.n, observation_weights)
+        counts = draw_counts(replicates, counts_key, observations.n, observation_weights, in_parts=in_parts)
         labels = label_equal_replicates(observations.data, counts)
 
         def make_problem() -> CoverageProblem:
@@ -448,7 +454,7 @@ def _as_search(search: Search | None, sampler: Sampler) -> Search:
 def _call(model: GibbsModel, observations: Observations, replicates: object) -> dict[str, Any]:
     """Return the parts of a call that its result depends on, by the names that an error message uses."""
     return {
-        "data": observations.data,
+        "data": getattr(observations.data, "checksum", observations.data),
         "loss": model.loss,
         "prior": model.prior,
         "number of parameters": observations.dim,

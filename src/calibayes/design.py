@@ -6,7 +6,7 @@ The result is reported for the original columns and y, with the intercept at zer
 weak in any units.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -114,8 +114,17 @@ class Design:
         matrix = self.matrix(columns)
         root = np.sqrt(np.ones(len(y)) if self.weights is None else self.weights)
         residual = y - matrix @ np.linalg.lstsq(matrix * root[:, None], y * root)[0]
-        spread = self._median(np.abs(residual - self._median(residual))) / NormalDist().inv_cdf(0.75)
-        return 1.345 * float(spread or residual.std() or 1.0)
+        return self.huber_delta_of(residual, self._median, np.mean)
+
+    @staticmethod
+    def huber_delta_of(
+        residual: Float[np.ndarray, " N"],
+        median: Callable[[np.ndarray], Any],
+        mean: Callable[[np.ndarray], Any],
+    ) -> float:
+        """Return 1.345 robust standard deviations of residuals, given functions for the median and the mean."""
+        spread = median(np.abs(residual - median(residual))) / NormalDist().inv_cdf(0.75)
+        return 1.345 * float(spread or mean(np.square(residual - mean(residual))) ** 0.5 or 1.0)
 
     def prior(self, loss: LinearLoss, y: Float[np.ndarray, " N"]) -> Normal:
         """Return the default prior of the sampled parameters.
@@ -123,13 +132,22 @@ class Design:
         The prior standard deviation of a coefficient is `CONFIG.prior_scale` times the spread of y (one for labels and
         for the logarithm of a mean) divided by the spread of its column.
         """
-        centre, unit = 0.0, 1.0
         if loss.log_link:
-            centre = float(np.log(np.average(y, weights=self.weights))) if self.intercept else 0.0
-        elif not loss.margin:
-            centre = self._median(y) if self.intercept else 0.0
-            spread = float(np.sqrt(np.average(np.square(y - centre), weights=self.weights)))
-            unit = spread if np.ptp(y if self.weights is None else y[self.weights > 0]) > 0 else 1.0
+            return self.prior_of_spread(loss, float(np.average(y, weights=self.weights)), 1.0)
+        centre = self._median(y) if self.intercept and not loss.margin else 0.0
+        spread = float(np.sqrt(np.average(np.square(y - centre), weights=self.weights)))
+        varies = np.ptp(y if self.weights is None else y[self.weights > 0]) > 0
+        return self.prior_of_spread(loss, centre, spread if varies else 1.0)
+
+    def prior_of_spread(self, loss: LinearLoss, location: float, spread: float) -> Normal:
+        """Return the default prior, given the mean of y for a loss with a logarithmic link, or else its median and
+        the spread around it.
+        """
+        centre, unit = (location, spread) if self.intercept and not loss.margin else (0.0, spread)
+        if loss.log_link:
+            centre, unit = float(np.log(location)) if self.intercept else 0.0, 1.0
+        elif loss.margin:
+            unit = 1.0
         scale = CONFIG.prior_scale * unit / self.spreads
         if not self.intercept:
             return Normal(scale=scale)
@@ -180,19 +198,37 @@ class Design:
         if self.weights is not None:
             options["weights"] = self.weights
         offset = self.offset(loss, y) if prior is None else 0.0
-        view, region = self.reparametrization(offset), as_region(region)
         prior = self.prior(loss, y - offset) if prior is None else prior
+        data, original = (self.matrix(columns), y - offset), (self.uncentred_matrix(columns), y)
+        return self.calibrate_centred(
+            loss, prior, data, offset, original, names=names, call=call, region=region, **options
+        )
+
+    def calibrate_centred(
+        self,
+        loss: LinearLoss,
+        prior: object,
+        data: object,
+        offset: float,
+        original: object,
+        *,
+        names: Sequence[str],
+        call: str,
+        region: str | Region = "hpd",
+        **options: Any,
+    ) -> Result:
+        """Calibrate centred data, and report the result for the original ones; the other parameters as above."""
+        view, region = self.reparametrization(offset), as_region(region)
         result = calibrate(
             GibbsModel(loss, prior),
-            (self.matrix(columns), y - offset),
+            data,
             region=view.transform_region(region),
             names=self.names(names),
             **options,
         )
         settings = {"call": call, "level": result.level, "region": region.name, "centred": self.intercept}
-        data = (self.uncentred_matrix(columns), y)
         calibration = (
-            None if result.calibration is None else result.calibration.with_reparametrization(view, data, settings)
+            None if result.calibration is None else result.calibration.with_reparametrization(view, original, settings)
         )
-        result = replace(result, data=data, settings=result.settings | settings, calibration=calibration)
+        result = replace(result, data=original, settings=result.settings | settings, calibration=calibration)
         return view.transform_result(result)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -245,7 +244,7 @@ class Logistic(_MarginLoss):
     convex: ClassVar[bool] = True
 
     def rho(self, prediction, y):
-        return jax.nn.softplus(-y * prediction)
+        return _softplus(-y * prediction)
 
 
 class Poisson(LinearLoss):
@@ -365,6 +364,22 @@ def named(name: str, *, tau: Numbers | None = None, delta: Numbers | None = None
     if name in ("quantile", "expectile"):
         return _NAMED[name](0.5 if tau is None else tau)
     return _NAMED[name]() if delta is None else _NAMED[name](delta)
+
+
+def _softplus(value: Any) -> Array:
+    """Return log(1 + exp(value)) to the accuracy of the float type.
+
+    With e = exp(-|value|) and s = e / (2 + e), which is at most 1/3, log(1 + e) is 2 atanh(s), whose power series takes
+    a third of the time of the logarithm that XLA computes on a CPU.
+    """
+    value = jnp.asarray(value, jnp.result_type(float, value))
+    e = jnp.exp(-jnp.abs(value))
+    s = e / (2 + e)
+    square, n_terms = s * s, 7 if value.dtype == jnp.float32 else 17
+    series = jnp.full_like(s, 1 / (2 * n_terms - 1))
+    for k in range(n_terms - 2, -1, -1):
+        series = series * square + 1 / (2 * k + 1)
+    return jnp.maximum(value, 0) + 2 * s * series
 
 
 def _require_fraction(name: str, value: Float[Array, ""]) -> None:

@@ -198,10 +198,9 @@ class HPD(Region):
 class Ellipsoid(Region):
     """Points within a Mahalanobis distance of the posterior mean, `region="ellipsoid"`.
 
-    Notes
-    -----
-    The mass of an ellipsoid is overestimated by about K / M if the same M particles determine its shape and its mass.
-    Therefore each half of the particles is ranked by the ellipsoid of the other half, and the two masses are averaged.
+    Notes ----- The mass of an ellipsoid is overestimated by about K / M if the same M particles determine its shape and
+    its mass. Therefore the distance of each particle is that from the mean and covariance of the others. Leaving out a
+    particle of weight w and squared distance q changes the latter to q / (1 - w - w q).
 
     Examples
     --------
@@ -216,9 +215,18 @@ class Ellipsoid(Region):
     """
 
     def critical_level(self, particles, point):
-        half = particles.theta.shape[-1] // 2
-        first, second = _subset(particles, slice(None, half)), _subset(particles, slice(half, None))
-        return 0.5 * (_mass_within(first, second, point) + _mass_within(second, first, point))
+        weights = particles.weights
+        centre, spread = mean_and_covariance(particles.theta, weights)
+        whiten = inverse_factor(spread)
+
+        def distance(theta):
+            return jnp.square(transform(whiten, theta - centre[:, :, None])).sum(0)
+
+        point_distance = distance(jnp.broadcast_to(point.theta[:, None, None], (*centre.shape, 1)))
+        own = distance(particles.theta)
+        # Up to rounding, a particle that determines the shape alone is infinitely far from the others.
+        remainder = jnp.maximum(1 - weights * (1 + own), jnp.finfo(own.dtype).eps)
+        return jnp.where(own / remainder < point_distance, weights, 0.0).sum(-1)
 
 
 class Box(Region):
@@ -525,22 +533,3 @@ def _marginal_levels(particles: ReplicateParticles, point: Point) -> Float[Array
 
 def _per_replicate(value: Float[Array, ""], particles: ReplicateParticles) -> Float[Array, " B"]:
     return jnp.broadcast_to(value, particles.weights.shape[:1])
-
-
-def _subset(particles: ReplicateParticles, indices: slice) -> ReplicateParticles:
-    weights = particles.weights[:, indices]
-    return ReplicateParticles(
-        particles.theta[:, :, indices], weights / weights.sum(-1, keepdims=True), particles.log_density[:, indices]
-    )
-
-
-def _mass_within(shape: ReplicateParticles, ranked: ReplicateParticles, point: Point) -> Float[Array, " B"]:
-    """Return the mass of `ranked` that is closer to the mean than the point, in the Mahalanobis distance of `shape`."""
-    centre, spread = mean_and_covariance(shape.theta, shape.weights)
-    whiten = inverse_factor(spread)
-
-    def distance(theta):
-        return jnp.square(transform(whiten, theta - centre[:, :, None])).sum(0)
-
-    point_distance = distance(jnp.broadcast_to(point.theta[:, None, None], (*centre.shape, 1)))
-    return jnp.where(distance(ranked.theta) < point_distance, ranked.weights, 0.0).sum(-1)

@@ -25,6 +25,7 @@ from calibayes._backend.versions import versions
 from calibayes._backend.warnings import CalibrationWarning, NotConvergedWarning
 from calibayes._core.curve import Coverage, Curve
 from calibayes._core.particles import Particles, host_reweight
+from calibayes._core.parts import CheckedParts, n_observations
 from calibayes._core.precision import PrecisionCheck, double_precision
 from calibayes._core.shape import shape_target
 from calibayes._core.status import ABOUT_THE_SAMPLER, Code, Diagnostic, Severity, Status, worst
@@ -523,15 +524,17 @@ class Calibration:
                 )
         if isinstance(bootstrap, int | np.integer) and not isinstance(bootstrap, bool) and inputs.bootstrap is not None:
             bootstrap = inputs.bootstrap.with_replicates(int(bootstrap))
-        n = len(jax.tree.leaves(inputs.observations)[0])
-        replicates = check_bootstrap(bootstrap, n, problem.target.n_replicates - 1, inputs.weights)
+        n, in_parts = n_observations(inputs.observations), isinstance(inputs.observations, CheckedParts)
+        default = problem.target.n_replicates - 1
+        replicates = check_bootstrap(bootstrap, n, default, inputs.weights, in_parts=in_parts)
         n_replicates = replicates.n_replicates if isinstance(replicates, Bootstrap) else len(replicates)
-        check_n_particles(problem.sampler.size(problem.target.dim), problem.target.dim, n_replicates)
+        dim = problem.target.dim
+        check_n_particles(problem.sampler.size_for(problem.target, dim), dim, n_replicates)
         key = fold_key(inputs.key, _VALIDATION_STREAM) if seed is None else as_key(seed)
         counts_key, initial_key, init_key = split_key(key, 3)
         with use_mesh(problem.target.mesh):
-            counts = draw_counts(replicates, counts_key, n, inputs.weights)
-            pad, dim = not problem.sampler.reads_data, problem.target.dim
+            counts = draw_counts(replicates, counts_key, n, inputs.weights, in_parts=in_parts)
+            pad = not problem.sampler.reads_data
             target = make_target(inputs.model, inputs.observations, counts, dim, pad, inputs.weights)
         coverage, findings = self._coverage_on(target, initial_key, init_key)
         if worst(findings) >= Severity.WARNING:

@@ -38,7 +38,12 @@ def exceeds_storage(n_replicates: int, n: int) -> bool:
 
 
 def draw_counts(
-    bootstrap: Bootstrap | Float[np.ndarray, "B N"], key: PRNGKeyArray, n: int, weights: Weights | None = None
+    bootstrap: Bootstrap | Float[np.ndarray, "B N"],
+    key: PRNGKeyArray,
+    n: int,
+    weights: Weights | None = None,
+    *,
+    in_parts: bool = False,
 ) -> Float[np.ndarray, "B N"] | PoissonSpec:
     """Return the counts of all replicates, or the keys to draw them from if they are too many to be stored.
 
@@ -52,6 +57,8 @@ def draw_counts(
         Number of observations.
     weights : Weights or None
         Weights of the observations. Default: None, all one.
+    in_parts : bool
+        Whether the data are in parts, whose counts are never stored. Default: False.
 
     Returns
     -------
@@ -65,7 +72,7 @@ def draw_counts(
     """
     if not isinstance(bootstrap, Bootstrap):
         return bootstrap
-    if isinstance(bootstrap, Poisson) and exceeds_storage(bootstrap.n_replicates, n):
+    if isinstance(bootstrap, Poisson) and (in_parts or exceeds_storage(bootstrap.n_replicates, n)):
         return PoissonSpec(key, bootstrap.n_replicates, n)
     if weights is not None and weights.repeats:
         return _draw_sums(bootstrap, key, weights)

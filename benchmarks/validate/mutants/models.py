@@ -58,8 +58,8 @@ rewrite(
 rewrite(
     "ellipsoid_ranks_its_own_particles",
     "calibayes.regions:Ellipsoid.critical_level",
-    "_f(_a, _b, _p) + _f(_b, _a, _p)",
-    "_f(_a, _a, _p) + _f(_b, _b, _p)",
+    "own / remainder",
+    "own",
     "Rank the particles by the ellipsoid that was fitted to them.",
     tests=[_REGIONS],
 )

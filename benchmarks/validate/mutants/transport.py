@@ -154,9 +154,9 @@ rewrite(
 )
 rewrite(
     "normal_fits_without_the_prior",
-    "calibayes.samplers.normal:_fit_replicates",
-    "eta * derivatives.gradient + derivatives.prior_gradient",
-    "eta * derivatives.gradient",
+    "calibayes.samplers.normal:_newton_steps",
+    "eta * _g + derivatives.prior_gradient",
+    "eta * _g",
     "Leave the prior out of the gradient on the replicates.",
     tests=["samplers/test_normal.py"],
 )

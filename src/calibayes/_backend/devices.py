@@ -190,6 +190,41 @@ def n_stored_blocks(mesh: Mesh | None, n: int, length: int, pad: bool = True) ->
     return -(-n // (length * parts)) * parts
 
 
+def rows_of_processes(n: int, length: int) -> list[tuple[int, int]]:
+    """Return the rows that this process reads first: each row belongs to one process that will hold it.
+
+    Parameters
+    ----------
+    n : int
+        Number of observations.
+    length : int
+        Number of observations per block.
+
+    Returns
+    -------
+    list of (int, int)
+        First row, and the row after the last, of each range.
+    """
+    if jax.process_count() == 1:
+        return [(0, n)]
+    mesh = choose_mesh(-(-n // length), n, 1)
+    assert mesh is not None
+    n_blocks = n_stored_blocks(mesh, n, length)
+    owners: dict[tuple[int, int], int] = {}
+    indices: dict[Any, Any] = dict(NamedSharding(mesh, SHARDED).devices_indices_map((n_blocks,)))
+    for device, index in indices.items():
+        start, stop, _ = index[0].indices(n_blocks)
+        rows = min(start * length, n), min(stop * length, n)
+        owners[rows] = min(owners.get(rows, device.process_index), device.process_index)
+    own = sorted(rows for rows, process in owners.items() if process == jax.process_index() and rows[0] < rows[1])
+    joined: list[tuple[int, int]] = []
+    for start, stop in own:
+        joined = (
+            [*joined[:-1], (joined[-1][0], stop)] if joined and joined[-1][1] == start else [*joined, (start, stop)]
+        )
+    return joined
+
+
 def place_blocks(mesh: Mesh | None, shape: tuple[int, ...], make_part: Callable[[slice], np.ndarray]) -> Any:
     """Make an array of blocks of observations, each part on the device that holds it.
 

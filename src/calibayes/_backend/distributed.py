@@ -6,16 +6,20 @@ coordination service in process 0, and when the heartbeats of a process stop, JA
 """
 
 import atexit
+import io
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
+from typing import TypeVar, cast
 
 import jax
 import numpy as np
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,58 @@ def agree(values: Mapping[str, str]) -> None:
             f"the {jax.process_count()} processes of this run differ in: {', '.join(differing)}. Each must make the "
             "same call on the same data, and see the same file as its checkpoint."
         )
+
+
+def gather(array: np.ndarray) -> list[np.ndarray]:
+    """Return the arrays of all processes, in the order of the processes; their shapes may differ.
+
+    Raises
+    ------
+    DistributedError
+        If a process was lost.
+    """
+    if jax.process_count() == 1:
+        return [array]
+    content = io.BytesIO()
+    np.save(content, array, allow_pickle=False)
+    return [np.load(io.BytesIO(part)) for part in _gather_bytes(content.getvalue())]
+
+
+def on_all_processes(fn: Callable[[], T]) -> T:
+    """Call a function that works on the data of one process; if it fails in one process, raise the error in all.
+
+    Raises
+    ------
+    Exception
+        The error of this process; a `DistributedError` if only others failed.
+    """
+    if jax.process_count() == 1:
+        return fn()
+    value, failure = None, None
+    try:
+        value = fn()
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        failure = error
+    messages = _gather_bytes(b"" if failure is None else f"{type(failure).__name__}: {failure}".encode())
+    if failure is not None:
+        raise failure
+    failed = [(process, message.decode()) for process, message in enumerate(messages) if message]
+    if failed:
+        raise DistributedError(f"process {failed[0][0]} of this run failed. {failed[0][1]}")
+    return cast(T, value)
+
+
+def _gather_bytes(content: bytes) -> list[bytes]:
+    from jax.experimental.multihost_utils import process_allgather
+
+    try:
+        lengths = np.asarray(process_allgather(np.array([len(content)], np.int32)))[:, 0]
+        padded = np.zeros(max(lengths.max(), 1), np.uint8)
+        padded[: len(content)] = np.frombuffer(content, np.uint8)
+        gathered = np.asarray(process_allgather(padded))
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        raise _lost_process_error(error) from None
+    return [row[:length].tobytes() for row, length in zip(gathered, lengths, strict=True)]
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, Num, PRNGKeyArray, PyTree, U
 
 from calibayes._backend.devices import SHARDED, UNSHARDED, place_blocks
 from calibayes._backend.rng import replicate_keys, threefry, uniforms_from_bits
+from calibayes._core.parts import default_type
 from calibayes._core.weights import Weights
 
 
@@ -384,7 +385,7 @@ def _poisson_cdf(largest: int) -> list[float]:
 
 def to_blocks(leaf: np.ndarray, length: int, n_blocks: int, mesh: Mesh | None) -> Any:
     """Return observations in blocks, padded with the last observation."""
-    dtype = jax.dtypes.canonicalize_dtype(float if np.issubdtype(leaf.dtype, np.floating) else leaf.dtype)
+    dtype = default_type(leaf)
 
     def make_part(blocks: slice) -> np.ndarray:
         part = leaf[blocks.start * length : blocks.stop * length]

@@ -17,6 +17,7 @@ from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit, light_jit
 from calibayes._core.loss import LinearLoss
 from calibayes._core.particles import Particles
+from calibayes._core.parts import largest_values, n_observations, sample_of
 from calibayes._core.target import Model, Target, make_target
 from calibayes._core.weights import Weights
 
@@ -66,7 +67,7 @@ class PrecisionCheck:
     ----------
     model : Model
         Loss and prior.
-    data : pytree of ndarray
+    data : pytree of ndarray or CheckedParts
         Validated data in double precision.
     weights : Weights or None
         Weights of the observations. Default: None, all one.
@@ -107,11 +108,11 @@ class PrecisionCheck:
                 "scales of the prior": float(scale.max()),
                 "the smallest scales of the prior": float(scale.min()),
             }
+        largest = largest_values(self._data)
         if not isinstance(target.loss, LinearLoss):
-            leaves = [leaf for leaf in jax.tree.leaves(self._data) if leaf.dtype.kind == "f"]
-            return {"data": max((float(np.abs(leaf).max()) for leaf in leaves), default=0.0), **losses}
-        x, y = self._data
-        columns, response = np.abs(x).max(0), float(np.abs(y).max())
+            leaves = [leaf for leaf in jax.tree.leaves(largest) if leaf.dtype.kind == "f"]
+            return {"data": max((float(leaf.max()) for leaf in leaves), default=0.0), **losses}
+        columns, response = largest[0], float(largest[1])
         named = {f"values of column {k} of X": float(size) for k, size in enumerate(columns)}
         if target.loss.location:
             named |= {f"values of parameter {k}": response / float(size) for k, size in enumerate(columns) if size}
@@ -198,20 +199,21 @@ class PrecisionCheck:
 
     def _compare_with_double(self, target: Target, theta: Float[np.ndarray, "K M"]) -> float:
         """Return the standard deviation over draws of the rounding error of the risk on the data."""
-        n, size = int(target.counts.n), theta.shape[1]
-        every = -(-n // CONFIG.max_observations)
-        part = jax.tree.map(lambda leaf: leaf[::every], self._data)
+        n, size, sample = int(target.counts.n), theta.shape[1], sample_of(self._data)
+        every = -(-n_observations(sample) // CONFIG.max_observations)
+        part = jax.tree.map(lambda leaf: leaf[::every], sample)
+        n_part = n_observations(part)
         weights = self._weights and self._weights._replace(values=self._weights.values[::every])
         draws = theta[:, :: max(1, size // CONFIG.n_draws)][:, None, : CONFIG.n_draws].astype(np.float64)
         risks = []
         for enabled in (False, True):
             with double_precision(enabled):
-                counts = np.ones((1, -(-n // every)))
+                counts = np.ones((1, n_part))
                 exact = make_target(self._model, part, counts, target.dim, weights=weights)
                 exact = exact.recentre(host_array(target.reference))
                 risks.append(np.asarray(_risk_on_data(exact, host_array(draws)), np.float64))
         error = risks[0] - risks[1]
-        return float(every * np.std(error[np.isfinite(error)])) if np.isfinite(error).any() else 0.0
+        return float(n / n_part * np.std(error[np.isfinite(error)])) if np.isfinite(error).any() else 0.0
 
 
 @jit

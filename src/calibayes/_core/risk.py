@@ -51,10 +51,11 @@ class RiskConfig:
     """Number of floats that fit into the last-level cache of a CPU: particles, their sums and intermediate results, 10
     MiB in float32. Larger sets of replicates are evaluated in batches of that size; smaller batches took up to twice
     the time (`docs/performance.md`)."""
-    max_unrolled_dim: int = 16
+    max_unrolled_dim: int = 12
     """Number of parameters up to which predictions are unrolled sums; above, they are matrix products, so that programs
-    do not grow with the number of parameters. On a CPU a matrix product took about as long for a logistic loss with 16
-    to 50 parameters, and twice as long for a hinge loss with 16 to 30; it compiles in half the time with 50."""
+    do not grow with the number of parameters. On a CPU a matrix product took 1.1 to 1.3 times as long for check, hinge
+    and Huber losses with 10 parameters, and 0.85 to 1 times with 16; it took 0.8 and 0.5 times as long for a logistic
+    loss."""
     chain_length: int = 10
     """Number of terms that an unrolled prediction adds in one chain. Several short chains can be computed in parallel,
     where one long chain has to wait for each of its terms. Order-of-magnitude choice."""
@@ -158,11 +159,7 @@ def weighted_risk(
             sum(coefficients[:, i, None] * block_counts[i][None] for i in range(len(block_counts)))
         )
         linear = nonlinear + sums[-1][:, None]
-        if len(linear_theta) > CONFIG.max_unrolled_dim:
-            linear = linear + (sums[:-1, :, None] * linear_theta).sum(0)
-        else:
-            linear = sum((sums[k][:, None] * linear_theta[k] for k in range(len(linear_theta))), linear)
-        return total + linear
+        return total + sum((sums[k][:, None] * linear_theta[k] for k in range(len(linear_theta))), linear)
 
     zeros = jnp.zeros((counts.n_replicates, n_particles), reference_loss.dtype)
     return fold_blocks(add_block, zeros, (blocks, reference_loss, counts.blocks), counts.n_blocks)
@@ -241,7 +238,8 @@ def risk_by_scan(
     -------
     Array of shape (B, M)
     """
-    nonlinear, slope = loss.decompose()
+    # With many parameters the linear part of a block takes longer than the operations that it saves.
+    nonlinear, slope = loss.decompose() if len(theta) <= CONFIG.max_unrolled_dim else (loss.rho, None)
     rho = nonlinear
     if loss.location:
         x, y, offset = blocks

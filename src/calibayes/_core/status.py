@@ -60,10 +60,10 @@ class Code(StrEnum):
     """
 
     REPAIRED = "repaired"
-    """Replicates with degenerate importance weights, whose posterior was sampled again by SMC (the bootstrap counts are
-    unchanged)."""
+    """Replicates with degenerate importance weights, whose posterior was sampled again by a slower sampler (the
+    bootstrap counts are unchanged)."""
     DATA_REPAIRED = "data-repaired"
-    """Draws on the data with degenerate importance weights, which were sampled again by SMC."""
+    """Draws on the data with degenerate importance weights, which were sampled again by a slower sampler."""
     DATA_UNRELIABLE = "data-unreliable"
     """The draws on the data do not represent its posterior."""
     ESS_COLLAPSED = "ess-collapsed"

@@ -5,6 +5,7 @@ $$ \gamma_b(\theta) = \exp\{-\eta R_b(\theta)\}\,p(\theta), \qquad R_b(\theta) =
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -20,6 +21,7 @@ from calibayes._backend.devices import (
     UNSHARDED,
     choose_mesh,
     n_stored_blocks,
+    place_blocks,
     sum_over_devices,
 )
 from calibayes._backend.functions import host_array
@@ -28,6 +30,7 @@ from calibayes._core.coordinates import Coordinates
 from calibayes._core.counts import Counts, DrawnCounts, PoissonSpec, StoredCounts, to_blocks
 from calibayes._core.loss import Generic, LinearLoss
 from calibayes._core.particles import Particles, uniform_log_weights
+from calibayes._core.parts import CheckedParts, n_observations, sample_of
 from calibayes._core.risk import (
     block_length,
     generic_losses,
@@ -244,9 +247,13 @@ def is_log_concave(target: Target) -> bool:
 
     With a bounded prior the posterior need not be log-concave in the unconstrained coordinates of the particles.
     """
-    convex_loss = _declares(target.loss, "convex", ("rho", "decompose"))
-    log_concave_prior = _declares(target.prior, "log_concave", ("log_prob",))
-    return convex_loss and log_concave_prior and target.coordinates.unbounded
+    return has_log_concave_density(target) and target.coordinates.unbounded
+
+
+def has_log_concave_density(model: Model) -> bool:
+    """Return whether the loss is known to be convex, and the prior density to be log-concave."""
+    convex_loss = _declares(model.loss, "convex", ("rho", "decompose"))
+    return convex_loss and _declares(model.prior, "log_concave", ("log_prob",))
 
 
 def _declares(instance: object, attribute: str, methods: tuple[str, ...]) -> bool:
@@ -273,7 +280,7 @@ def make_target(
     ----------
     model : Model
         Loss and prior.
-    data : pytree of ndarray
+    data : pytree of ndarray or CheckedParts
         Checked data; for losses of a linear prediction `(x, y)`.
     counts : ndarray of shape (B, N) or PoissonSpec
         Counts of the bootstrap replicates, without the data.
@@ -290,18 +297,23 @@ def make_target(
         Target with the data as replicate 0. The reference of a location loss is the least-squares fit, which is
         subtracted from y in float64, so that a large offset of y costs no precision. It is zero for other losses.
     """
-    n = len(jax.tree.leaves(data)[0])
+    n = n_observations(data)
     length = block_length(dim)
     reference = np.zeros(dim)
-    if isinstance(model.loss, LinearLoss):
-        x, y = data
-        if model.loss.location:
-            reference = initial_reference(x, y, weights)
-            y = y - x @ reference
-        data = (x, y, np.zeros(n))
+    if isinstance(model.loss, LinearLoss) and model.loss.location:
+        x, y = sample_of(data)
+        reference = initial_reference(x, y, weights)
     mesh = choose_mesh(-(-n // length), n, counts.n_replicates if isinstance(counts, PoissonSpec) else len(counts))
     n_blocks = n_stored_blocks(mesh, n, length, pad)
-    data, zeros = jax.tree.map(lambda leaf: to_blocks(leaf, length, n_blocks, mesh), (data, np.zeros(n)))
+    prepare = partial(_with_offset, reference) if isinstance(model.loss, LinearLoss) else lambda data: data
+    if isinstance(data, CheckedParts):
+        data = data.to_blocks(prepare, length, n_blocks, mesh)
+    else:
+        data = jax.tree.map(lambda leaf: to_blocks(leaf, length, n_blocks, mesh), prepare(data))
+    float_type = jax.dtypes.canonicalize_dtype(float)
+    zeros = place_blocks(
+        mesh, (n_blocks, length), lambda blocks: np.zeros((blocks.stop - blocks.start, length), float_type)
+    )
     if mesh is None:
         data, zeros = jax.device_put((data, zeros))
     of_blocks = None
@@ -321,6 +333,14 @@ def make_target(
         weights=of_blocks,
     )
     return target.recentre(target.reference)
+
+
+def _with_offset(
+    reference: Float[np.ndarray, " K"], data: tuple[Float[np.ndarray, "N K"], Float[np.ndarray, " N"]]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return X, the response relative to a reference, and offsets of zero."""
+    x, y = data
+    return x, y - x @ reference if reference.any() else y, np.zeros(len(y))
 
 
 def _in_default_float_type(module: Any) -> Any:

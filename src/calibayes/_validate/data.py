@@ -86,9 +86,10 @@ def check_data(model: GibbsModel, data: object, names: Sequence[str] | None) -> 
     if not isinstance(model, GibbsModel):
         raise TypeError(f"model must be a GibbsModel(loss, prior); got {type(model).__name__}.")
     linear = isinstance(model.loss, LinearLoss)
-    checked, columns = _check_linear_data(model, data) if linear else (_check_generic_data(data), None)
+    checked, columns = _check_linear_data(model, data) if linear else (generic_arrays(data), None)
     leaves = jax.tree.leaves(checked)
     n = len(leaves[0])
+    _require_two_observations(n)
     dim = leaves[0].shape[1] if linear else model.dim
     assert dim is not None
     if model.dim is not None and model.dim != dim:
@@ -100,7 +101,7 @@ def check_data(model: GibbsModel, data: object, names: Sequence[str] | None) -> 
     Coordinates.from_prior(model.prior, dim)
     check_functions(model, checked, dim)
     if linear:
-        _require_determined(leaves[0], leaves[1], model)
+        require_determined(leaves[0], leaves[1], model)
     return Observations(checked, n, dim, [str(name) for name in names])
 
 
@@ -164,6 +165,17 @@ def require_finite(name: str, array: np.ndarray, columns: list[str] | None = Non
 
 def _check_linear_data(model: GibbsModel, data: object) -> tuple[tuple[np.ndarray, np.ndarray], list[str] | None]:
     """Return `(X, y)` in float64 and the column names of X, None if X is not a data frame."""
+    (x, y), columns = linear_arrays(model, data)
+    _require_two_observations(len(x))
+    assert isinstance(model.loss, LinearLoss)
+    model.loss.check(y)
+    if len(x) <= CONFIG.rank_check_rows or not _has_full_rank(x[:: len(x) // CONFIG.rank_check_rows]):
+        warn_about_redundant_columns(x, columns)
+    return (x, y), columns
+
+
+def linear_arrays(model: GibbsModel, data: object) -> tuple[tuple[np.ndarray, np.ndarray], list[str] | None]:
+    """Return `(X, y)` in float64, all of them finite, and the column names of X, None if X is not a data frame."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise TypeError(f"data must be a pair (X, y) for {type(model.loss).__name__}; got {type(data).__name__}.")
     columns = _column_names(data[0])
@@ -179,16 +191,12 @@ def _check_linear_data(model: GibbsModel, data: object) -> tuple[tuple[np.ndarra
         raise ValueError(f"X and y must have the same length; got {len(x)} and {len(y)} observations.")
     if x.size == 0:
         raise ValueError(f"X is empty: shape {x.shape}.")
-    _require_two_observations(len(x))
     require_finite("X", x, columns)
     require_finite("y", y)
-    assert isinstance(model.loss, LinearLoss)
-    model.loss.check(y)
-    _warn_about_redundant_columns(x, columns)
     return (x, y), columns
 
 
-def _require_determined(x: np.ndarray, y: np.ndarray, model: GibbsModel) -> None:
+def require_determined(x: np.ndarray, y: np.ndarray, model: GibbsModel) -> None:
     """Raise an error if the data are fitted exactly, and the prior is too wide to determine the parameters instead.
 
     The loss of the estimate is then zero on the data and on every replicate, and the posterior is that of the prior in
@@ -234,7 +242,8 @@ def _is_exact_fit(x: np.ndarray, y: np.ndarray) -> bool:
     return bool((np.abs(y - scaled @ fit) <= CONFIG.max_residual * sizes).all())
 
 
-def _check_generic_data(data: object) -> PyTree[np.ndarray]:
+def generic_arrays(data: object) -> PyTree[np.ndarray]:
+    """Return the user's data as arrays of finite numbers with the same length."""
     is_frame = lambda leaf: hasattr(leaf, "columns") or hasattr(leaf, "to_numpy")
     leaves, structure = jax.tree.flatten(data, is_leaf=is_frame)
     if not leaves:
@@ -250,7 +259,6 @@ def _check_generic_data(data: object) -> PyTree[np.ndarray]:
     lengths = sorted({len(array) for array in arrays})
     if len(lengths) > 1:
         raise ValueError(f"data must be arrays of the same length; got {', '.join(map(str, lengths))}.")
-    _require_two_observations(lengths[0])
     return jax.tree.unflatten(structure, arrays)
 
 
@@ -292,14 +300,20 @@ def _to_float64(value: object) -> np.ndarray | None:
         return None
 
 
-def _warn_about_redundant_columns(x: np.ndarray, columns: list[str] | None) -> None:
+def warn_about_redundant_columns(
+    x: np.ndarray, columns: list[str] | None, ends: tuple[np.ndarray, np.ndarray] | None = None
+) -> None:
+    """Warn of columns that are zero, constant or collinear.
+
+    `ends` are the smallest and largest values of the columns; None for those of x.
+    """
+    low, high = (x.min(0), x.max(0)) if ends is None else ends
+
     def name(k: int) -> str:
         return columns[k] if columns else f"column {k}"
 
-    if len(x) > CONFIG.rank_check_rows and _has_full_rank(x[:: len(x) // CONFIG.rank_check_rows]):
-        return
-    scale = np.abs(x).max(0)
-    constant = [k for k in range(x.shape[1]) if np.ptp(x[:, k]) == 0]
+    scale = np.maximum(-low, high)
+    constant = [k for k in range(x.shape[1]) if low[k] == high[k]]
     zero = [k for k in constant if scale[k] == 0]
     if zero or len(constant) > 1:
         redundant = zero or constant[1:]

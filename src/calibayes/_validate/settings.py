@@ -89,7 +89,7 @@ def check_weights(weights: object, n: int) -> Weights | None:
 
 
 def check_bootstrap(
-    bootstrap: object, n: int, default: int, weights: Weights | None = None
+    bootstrap: object, n: int, default: int, weights: Weights | None = None, *, in_parts: bool = False
 ) -> Bootstrap | Float[np.ndarray, "B N"]:
     """Check the argument `bootstrap`.
 
@@ -104,6 +104,8 @@ def check_bootstrap(
         Number of replicates if `bootstrap` is None.
     weights : Weights or None
         Weights of the observations. Default: None, all one.
+    in_parts : bool
+        Whether the data are in parts, whose counts are never stored. Default: False.
 
     Returns
     -------
@@ -119,8 +121,16 @@ def check_bootstrap(
         bootstrap = default
     n_resampled = n if weights is None else weights.n_resampled
     if isinstance(bootstrap, int | np.integer) and not isinstance(bootstrap, bool):
-        is_large = exceeds_storage(int(bootstrap), n_resampled)
+        is_large = in_parts or exceeds_storage(int(bootstrap), n_resampled)
         bootstrap = Poisson(int(bootstrap)) if is_large else Multinomial(int(bootstrap))
+    if in_parts:
+        if not isinstance(bootstrap, Poisson) or weights is not None:
+            raise ValueError(
+                "data in parts need a number of replicates or bootstrap.Poisson(B), and no weights; got "
+                f"bootstrap={display(bootstrap)}."
+            )
+        _require_replicates(bootstrap.n_replicates)
+        return bootstrap
     if isinstance(bootstrap, Bootstrap):
         _require_replicates(bootstrap.n_replicates)
         repeats = None if weights is None or not weights.repeats else weights.values.astype(np.int64)

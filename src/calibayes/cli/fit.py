@@ -22,9 +22,10 @@ from calibayes.cli.output import FitSummary, print_summary, to_json
 from calibayes.cli.report import require_writable, write_report
 from calibayes.compare import compare_with
 from calibayes.losses import LinearLoss
-from calibayes.tables.columns import Roles, select_columns
+from calibayes.tables.columns import Roles, select_columns, split_names
 from calibayes.tables.files import read_table
 from calibayes.tables.linear import LinearModel
+from calibayes.tables.parts import linear_model_in_parts
 
 
 def fit(
@@ -71,18 +72,32 @@ def fit(
     require_writable(report, ".html")
     if save is not None and find_spec("arviz_base") is None:
         raise typer.BadParameter("--save needs ArviZ: pip install 'calibayes[arviz]'.")
+    default_delta, roles = loss == options.Loss.huber and delta is None, Roles(cluster, weights, strata)
     with _input_errors():
-        selection = select_columns(
-            read_table(data, na or []),
-            target,
-            columns=columns,
-            formula=formula,
-            intercept=not no_intercept,
-            roles=Roles(cluster, weights, strata),
-            drop_missing=drop_missing,
-            allow_python=allow_python,
-        )
-        model = LinearModel.of(selection, linear_loss, positive, loss == options.Loss.huber and delta is None)
+        model: LinearModel | None = None
+        if formula is None and not roles.names:
+            model = linear_model_in_parts(
+                data,
+                target,
+                None if columns is None else split_names(columns),
+                not no_intercept,
+                linear_loss,
+                positive,
+                default_delta,
+                bootstrap,
+            )
+        if model is None:
+            selection = select_columns(
+                read_table(data, na or []),
+                target,
+                columns=columns,
+                formula=formula,
+                intercept=not no_intercept,
+                roles=roles,
+                drop_missing=drop_missing,
+                allow_python=allow_python,
+            )
+            model = LinearModel.of(selection, linear_loss, positive, default_delta)
     settings: dict[str, Any] = {
         "level": level,
         "region": region.value,

@@ -83,7 +83,7 @@ class FitSummary:
     @property
     def notes(self) -> list[str]:
         """Remarks about the data, and warnings that are not about the status or a diagnostic."""
-        n_rows, n_coefficients = len(self.model.selection.columns), len(self.intervals.names)
+        n_rows, n_coefficients = self.model.n_rows, len(self.intervals.names)
         notes = list(self.model.selection.notes)
         if n_rows < verdict.CONFIG.few_observations * n_coefficients:
             notes.append(
@@ -104,9 +104,7 @@ class FitSummary:
         selection, n_columns = self.model.selection, len(self.model.selection.names)
         target = selection.target if self.model.classes is None else f"{selection.target} = {self.model.classes[1]}"
         predictors = f" on {n_columns} column{'s' * (n_columns > 1)}" if n_columns else ""
-        return (
-            f"{model_title(self.model.loss)} of {target}{predictors}, {len(selection.columns):,} rows of {self.file}."
-        )
+        return f"{model_title(self.model.loss)} of {target}{predictors}, {self.model.n_rows:,} rows of {self.file}."
 
 
 def model_title(loss: LinearLoss) -> str:
@@ -148,7 +146,7 @@ def to_json(summary: FitSummary) -> str:
         "title": summary.title,
         "target": summary.model.selection.target,
         "classes": summary.model.classes,
-        "n": len(summary.model.selection.columns),
+        "n": summary.model.n_rows,
         "loss": {"name": type(loss).__name__.lower()} | {name: float(value) for name, value in vars(loss).items()},
         "level": result.level,
         "region": result.region.name,

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from calibayes._core.curve import Coverage
+from calibayes._core.parts import Parts
 from calibayes._validate.settings import check_level
 from calibayes.losses import LinearLoss
 from calibayes.plots import density, drawing
@@ -286,6 +287,8 @@ def fit(result: Result, x: Parameter | None = None, ax: Axes | None = None) -> A
         raise TypeError(
             "fit draws models with a loss of a linear prediction; the loss of this model is a general function."
         )
+    if isinstance(result.data, Parts):
+        raise TypeError("fit draws data in memory; the data of this result are in parts.")
     matrix, y = (np.asarray(part, float) for part in cast(Sequence[Any], result.data))
     k = drawing.varying_column(result, matrix, x)
     grid = np.linspace(matrix[:, k].min(), matrix[:, k].max(), CONFIG.n_fit)

@@ -67,8 +67,8 @@ class Result:
     names : list of str
         Names of the parameters.
     repaired_replicates : ndarray of int
-        Replicates with degenerate importance weights, whose posterior was sampled again by SMC (the bootstrap counts
-        are unchanged). Index 0 is the first bootstrap replicate, not the data.
+        Replicates with degenerate importance weights, whose posterior was sampled again by a slower sampler (the
+        bootstrap counts are unchanged). Index 0 is the first bootstrap replicate, not the data.
     region : Region
         Credible set that was calibrated.
     settings : dict

@@ -51,6 +51,12 @@ class AuditConfig:
     """Root mean square error of critical levels, estimated from the difference of two independent runs, up to which
     particles that cannot move between modes are accepted. Smaller than 1 - level at the usual levels: the coverage,
     which averages over replicates, hardly depends on it."""
+    max_moment_error: float = 0.5
+    """Largest K^2 / M for which the moments of M particles of K parameters are a proposal: their errors reduce the
+    effective sample size by a factor of about exp(-K^2 / (2 M))."""
+    particles_per_parameter: int = 40
+    """Smallest number of particles per parameter that are tempered from the prior. With fewer in many dimensions,
+    tempering ends with too little spread."""
 
 
 CONFIG = AuditConfig()
@@ -140,19 +146,23 @@ def audit(
     )
     weights = np.exp(np.asarray(audited.log_weights, np.float64))
     inflation = size * np.square(weights).sum(-1)
-    failed = _levels_differ(levels, np.stack(independent), size, inflation)
+    failed = _levels_differ(levels, np.stack(independent), size, inflation, exact_runs=proposal is not None)
     return Audit(chosen - 1, levels, np.stack(independent), failed)
 
 
 def _proposal(target: Target, particles: Particles, chosen: Int[np.ndarray, " R"], eta: float) -> Proposal:
-    """Return proposals for the chosen replicates: normal approximations, or the moments of the audited particles."""
-    if can_fit_normal(target):
+    """Return proposals for the chosen replicates: the moments of the audited particles, or normal approximations.
+
+    The weights reveal a proposal that does not suit the posterior, and are correct whatever the proposal.
+    """
+    some = particles.select(chosen)
+    inaccurate = target.dim**2 > CONFIG.max_moment_error * some.risk.shape[-1]
+    if inaccurate and can_fit_normal(target):
         with suppress(NotNormalError):
             centre, covariance = host_moments(particles.replicate(0))
-            fits = fit_to_replicates(target, fit_to_data(target, centre[:, 0], covariance[0], eta))
-            root = fits.root[chosen]
-            return Proposal(fits.centre[:, chosen], root @ np.swapaxes(root, 1, 2))
-    return Proposal.from_particles(particles.select(chosen))
+            fits = fit_to_replicates(target.select(chosen), fit_to_data(target, centre[:, 0], covariance[0], eta))
+            return Proposal(fits.centre, fits.root @ np.swapaxes(fits.root, 1, 2))
+    return Proposal.from_particles(some)
 
 
 def _sample_independently(
@@ -166,7 +176,8 @@ def _sample_independently(
         with suppress(DegenerateWeightsError):
             return sample(random_generator(key), target, proposal, eta, n_particles)
     temper_key, mix_key = split_key(key)
-    tempered = temper_from_prior(temper_key, target, eta, n_particles)
+    n_tempered = max(n_particles, CONFIG.particles_per_parameter * target.dim)
+    tempered = temper_from_prior(temper_key, target, eta, n_tempered)
     state, _ = rejuvenate_until_mixed(mix_key, target, tempered.particles, eta, min_moves=0)
     return state.particles
 
@@ -176,6 +187,7 @@ def _levels_differ(
     independent: Float[np.ndarray, "2 R"],
     n_particles: int,
     inflation: Float[np.ndarray, " R"],
+    exact_runs: bool = False,
 ) -> bool:
     r"""Return whether levels differ by more than Monte Carlo error, and by enough to matter. NaN is a difference.
 
@@ -184,12 +196,16 @@ def _levels_differ(
     as the levels themselves. Two contributions are added: `inflation`, M over the effective sample size, for the
     unequal weights of the audited particles; and the inflation by resampling, estimated from the two independent runs.
     The sum of squared standardised differences is compared with a quantile of the chi-squared distribution.
+
+    If the two runs are independent draws (`exact_runs`), their inflation is a property of the region: an ellipsoid in
+    many dimensions also has the error of its covariance matrix. That of the audited particles is then as large.
     """
     angles, independent_angles = _arcsines(levels, n_particles / inflation), _arcsines(independent, n_particles)
     run_differences = independent_angles[0] - independent_angles[1]
     run_inflation = max(1.0, float(np.mean(np.square(run_differences) * n_particles / 2)))
     differences = angles - independent_angles.mean(0)
-    statistic = np.sum(np.square(differences) * n_particles / (inflation + run_inflation / 2))
+    own_inflation = inflation * (run_inflation if exact_runs else 1.0)
+    statistic = np.sum(np.square(differences) * n_particles / (own_inflation + run_inflation / 2))
     material = np.sqrt(np.mean(np.square(levels - independent.mean(0)))) > CONFIG.min_difference
     return bool(not np.isfinite(statistic) or (material and statistic > _chi_squared_quantile(len(levels))))
 

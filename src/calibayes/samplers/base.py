@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from calibayes._core.particles import Particles
 from calibayes._core.status import Diagnostic
-from calibayes._core.target import Target
+from calibayes._core.target import Model, Target
 from calibayes.regions import Region
 from calibayes.samplers.initial import InitialDraws, initial_draws, n_initial_draws
 
@@ -63,8 +63,8 @@ class SamplerInfo(NamedTuple):
     ess: Float[np.ndarray, " B"]
     """Effective sample size."""
     repaired: Bool[np.ndarray, " B"] | None = None
-    """Replicates with degenerate importance weights, whose posterior was sampled again by SMC (the bootstrap counts are
-    unchanged)."""
+    """Replicates with degenerate importance weights, whose posterior was sampled again by a slower sampler (the
+    bootstrap counts are unchanged)."""
     diagnostics: tuple[Diagnostic, ...] = ()
     """Further findings of the sampler."""
 
@@ -151,6 +151,24 @@ class Sampler(eqx.Module, Generic[State]):
         int
             Number of particles (or draws) per replicate.
         """
+
+    def size_for(self, model: Model, dim: int) -> int:
+        """Return the number of particles per replicate for a model.
+
+        Parameters
+        ----------
+        model : Model
+            Loss and prior.
+        dim : int
+            Number of parameters.
+
+        Returns
+        -------
+        int
+            Default: `size(dim)`, for all models.
+        """
+        del model
+        return self.size(dim)
 
     def check(self, target: Target) -> None:
         """Raise an error if this sampler cannot work on this target.

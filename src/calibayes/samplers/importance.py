@@ -29,7 +29,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from calibayes._backend.devices import SHARDED, sum_over_devices
 from calibayes._backend.functions import host_array
@@ -53,6 +53,9 @@ class ImportanceConfig:
     """Effective sample size, as a share of the draws, that every replicate must have. With `oversampling` draws for
     each equally weighted one, nearly as many are effective. It is 0.35 for a check loss with 50 parameters and 2,000
     observations."""
+    good_ess: float = 0.5
+    """Effective sample size, as a share of the draws, from which on a proposal is not fitted again. Moments of the
+    draws have errors, which in many dimensions are larger than those of a normal approximation."""
     max_parameters: int = 500
     """Largest number of parameters. Order-of-magnitude choice; the weights reveal a proposal that does not fit."""
     oversampling: int = 4
@@ -168,8 +171,8 @@ def adapt(rng: np.random.Generator, populations: Target, eta: float, proposal: P
     Returns
     -------
     Proposal
-        The mean and covariance of the posterior, estimated from a proposal of which enough draws are effective, for a
-        single replicate.
+        A proposal of which enough draws are effective, or the mean and covariance estimated from them, for a single
+        replicate.
 
     Raises
     ------
@@ -183,6 +186,8 @@ def adapt(rng: np.random.Generator, populations: Target, eta: float, proposal: P
             break
         weights = _relative_weights(log_weights)
         size = _ess(weights)[0]
+        if size >= CONFIG.good_ess * weights.size:
+            return proposal
         theta = draws.theta.reshape(len(draws.theta), -1).astype(np.float64)
         n_elite = int(max(CONFIG.elite_share * weights.size, CONFIG.min_elite_draws * len(theta)))
         few_effective = size < n_elite < weights.size
@@ -219,21 +224,31 @@ def sample(rng: np.random.Generator, target: Target, proposal: Proposal, eta: fl
     DegenerateWeightsError
         If too few draws of a replicate are effective.
     """
+    particles, sufficient = sample_and_check(rng, target, proposal, eta, n_particles, CONFIG.min_ess)
+    if not sufficient.all():
+        raise DegenerateWeightsError
+    return particles
+
+
+def sample_and_check(
+    rng: np.random.Generator, target: Target, proposal: Proposal, eta: float, n_particles: int, min_ess: float
+) -> tuple[Particles, Bool[np.ndarray, " R"]]:
+    """Return equally weighted draws as `sample`, and on which replicates enough draws of the proposal are effective.
+
+    `min_ess` is the effective sample size, as a share of the draws of the proposal, that a replicate must have.
+    """
     parts = [draw_and_weight(rng, target, proposal, eta, n_particles) for _ in range(CONFIG.oversampling)]
     draws = WeightedDraws(*(np.concatenate(leaves, -1) for leaves in zip(*parts, strict=True)))
     weights = _relative_weights(draws.log_weights)
     n_draws = weights.shape[-1]
-    # Negated, so that weights that are all zero are degenerate too.
-    if not (_ess(weights) >= CONFIG.min_ess * n_draws).all():
-        raise DegenerateWeightsError
-    if (pareto_k(draws.log_weights) > pareto_k_limit(n_draws)).any():
-        raise DegenerateWeightsError
+    # NaN, the size of weights that are all zero, is not sufficient.
+    sufficient = (_ess(weights) >= min_ess * n_draws) & (pareto_k(draws.log_weights) <= pareto_k_limit(n_draws))
     ancestors = _stratified(rng, weights, n_particles)
     theta, risk, log_prior = (
         np.take_along_axis(leaf, np.broadcast_to(ancestors, (*leaf.shape[:-1], n_particles)), -1) for leaf in draws[:3]
     )
     equal = host_array(np.full(ancestors.shape, -np.log(n_particles)))
-    return Particles(*jax.device_put((theta, risk, log_prior, equal)))
+    return Particles(*jax.device_put((theta, risk, log_prior, equal))), sufficient
 
 
 def draw_and_weight(

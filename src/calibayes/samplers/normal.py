@@ -23,7 +23,6 @@ Opper and Archambeau (2009), The variational Gaussian approximation revisited, N
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -34,10 +33,11 @@ from jaxtyping import Array, Float
 from calibayes._backend.devices import SHARDED, UNSHARDED, sum_over_devices
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit, light_jit, prefetch
-from calibayes._backend.linalg import factor_and_inverse, host_factor, host_inverse_factor
+from calibayes._backend.linalg import host_factor, host_inverse_factor
+from calibayes._core.coordinates import Coordinates
 from calibayes._core.counts import fold_chunks
 from calibayes._core.loss import LinearLoss
-from calibayes._core.target import Target, is_log_concave
+from calibayes._core.target import Model, Target, has_log_concave_density, is_log_concave
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,21 @@ class NormalConfig:
     eta_tolerance: float = 0.05
     """Relative change of the matching learning rate in the last step. It only starts the search."""
     replicate_steps: int = 5
-    """Newton steps on the replicates, from the fit to the data. Each one squares the relative error."""
+    """Largest number of Newton steps on the replicates, from the fit to the data. Each one squares the relative
+    error."""
     max_replicate_step: float = 1.0
     """Largest length of a step on a replicate, in posterior standard deviations on the data per square root of a
     parameter. Far from the data's fit, where the smoothed loss has little curvature, full steps can diverge."""
     max_last_step: float = 0.5
     """Largest length of the last of these steps, likewise, of a fit that is used."""
-    max_chunk_elements: int = 2**26
-    """Numbers (observations x parameters x replicates) that one step of the sum over observations holds."""
+    small_step: float = 0.05
+    """Length of a step on a replicate, likewise, after which another one would not be noticed: it changes the
+    importance weights of a posterior with K parameters by a factor of exp(0.05 sqrt(K)) or so."""
+    max_batch_elements: int = 2**22
+    """Entries of the matrices of replicates that the host factors at a time, 32 MiB in double precision.
+    Order-of-magnitude choice for memory; it does not change results."""
     max_chunk: int = 256
-    """Largest number of observations in a step, from which on matrix products are efficient."""
+    """Number of observations in a step of the sum over them, from which on matrix products are efficient."""
 
 
 CONFIG = NormalConfig()
@@ -79,6 +84,12 @@ CONFIG = NormalConfig()
 def can_fit_normal(target: Target) -> bool:
     """Return whether the loss is of a linear prediction, and the posteriors are known to be log-concave."""
     return target.linear and is_log_concave(target)
+
+
+def can_fit_normal_to(model: Model, dim: int) -> bool:
+    """Return whether `can_fit_normal` holds for targets of a model with `dim` parameters."""
+    linear = isinstance(model.loss, LinearLoss)
+    return linear and has_log_concave_density(model) and Coordinates.from_prior(model.prior, dim).unbounded
 
 
 class NotNormalError(Exception):
@@ -122,9 +133,10 @@ class Derivatives(NamedTuple):
     """Derivatives of the smoothed risk, without the learning rate, and of minus the logarithm of the prior."""
 
     gradient: Float[Array, "K R"]
-    hessian: Float[Array, "R K K"]
-    outer: Float[Array, "R K K"]
-    """Sums over observations of the outer products of the gradients of their losses."""
+    hessian: Float[Array, "R P"]
+    """Upper triangles, row by row."""
+    outer: Float[Array, "R P"]
+    """Upper triangles of sums over observations of the outer products of the gradients of their losses."""
     prior_gradient: Float[Array, "K R"]
     prior_hessian: Float[Array, "K K"]
     """At the mean over replicates."""
@@ -157,7 +169,7 @@ def fit_to_data(
         fitted = jax.device_get(_derivatives_on_data(data, host_array(centre[:, None]), host_array(root)))
         gradients = fitted.gradient, fitted.prior_gradient
         gradient, prior_gradient = (np.asarray(value[:, 0], np.float64) for value in gradients)
-        hessian, outer = (np.asarray(value[0], np.float64) for value in (fitted.hessian, fitted.outer))
+        hessian, outer = (_unpacked(value, dim)[0] for value in (fitted.hessian, fitted.outer))
         if not (np.isfinite(hessian).all() and np.isfinite(gradient).all()):
             break
         if eta is None:
@@ -194,8 +206,53 @@ def fit_to_replicates(target: Target, fit: NormalFit) -> ReplicateFits:
     A replicate on which Newton's method does not converge has the fit to the data.
     """
     root = host_factor(fit.covariance[None])[0]
-    fitted = _fit_replicates(target, *map(host_array, (fit.centre, root, np.float64(fit.eta))))
-    return ReplicateFits(*(np.asarray(value) for value in fitted))
+    centres = np.repeat(fit.centre[:, None], target.n_replicates, 1)
+    roots = host_array(np.repeat(root[None], target.n_replicates, 0))
+    for _ in range(CONFIG.replicate_steps):
+        derivatives = jax.device_get(_derivatives_on_replicates(target, host_array(centres), host_array(root)))
+        centres, length = _newton_steps(derivatives, fit.eta, root, centres, roots)
+        if (length <= CONFIG.small_step).all():
+            break
+    # NaN compares as false.
+    converged = (length <= CONFIG.max_last_step) & np.isfinite(roots).all((1, 2))
+    roots[~converged] = root
+    return ReplicateFits(np.where(converged, centres, fit.centre[:, None]), roots)
+
+
+def _newton_steps(
+    derivatives: "Derivatives",
+    eta: float,
+    root: Float[np.ndarray, "K K"],
+    centres: Float[np.ndarray, "K B"],
+    roots: Float[np.ndarray, "B K K"],
+) -> tuple[Float[np.ndarray, "K B"], Float[np.ndarray, " B"]]:
+    """Take a Newton step on every replicate, in the coordinates in which the fit to the data is standard normal.
+
+    Factors of the covariances are written to `roots`. Returns the centres, and the lengths of the steps in posterior
+    standard deviations per square root of a parameter.
+    """
+    dim, n_replicates = centres.shape
+    moved, lengths = centres.copy(), np.empty(n_replicates)
+    gradients = eta * derivatives.gradient.astype(np.float64) + derivatives.prior_gradient
+    n_batch = max(1, CONFIG.max_batch_elements // dim**2)
+    for batch in (slice(i, i + n_batch) for i in range(0, n_replicates, n_batch)):
+        precision = eta * _unpacked(np.asarray(derivatives.hessian)[batch], dim) + derivatives.prior_hessian
+        inverse = host_inverse_factor(root.T @ precision @ root)
+        scaled = np.einsum("bij,jk,kb->bi", inverse, root.T, gradients[:, batch], optimize=True)
+        length = np.sqrt(np.square(np.einsum("bij,bi->bj", inverse, scaled)).mean(1))
+        roots[batch] = root @ np.swapaxes(inverse, 1, 2)
+        step = np.einsum("bij,bj->ib", roots[batch], scaled)
+        moved[:, batch] -= step * np.minimum(1.0, CONFIG.max_replicate_step / np.maximum(length, 1e-30))
+        lengths[batch] = length
+    return moved, lengths
+
+
+def _unpacked(packed: Float[np.ndarray, "R P"], dim: int) -> Float[np.ndarray, "R K K"]:
+    """Return symmetric matrices in double precision, given their upper triangles."""
+    rows, columns = np.triu_indices(dim)
+    matrices = np.empty((len(packed), dim, dim))
+    matrices[:, rows, columns] = matrices[:, columns, rows] = packed
+    return matrices
 
 
 def prefetch_normal_fits(target: Target) -> None:
@@ -203,7 +260,7 @@ def prefetch_normal_fits(target: Target) -> None:
     dim, dtype = target.dim, target.reference.dtype
     shaped = lambda *shape: jax.ShapeDtypeStruct(shape, dtype)
     prefetch(_derivatives_on_data, prefetch(_data_target, target), shaped(dim, 1), shaped(dim, dim))
-    prefetch(_fit_replicates, target, shaped(dim), shaped(dim, dim), shaped())
+    prefetch(_derivatives_on_replicates, target, shaped(dim, target.n_replicates), shaped(dim, dim))
 
 
 def _inverse(matrix: Float[np.ndarray, "K K"]) -> Float[np.ndarray, "K K"]:
@@ -224,33 +281,10 @@ def _derivatives_on_data(
 
 
 @jit
-def _fit_replicates(
-    target: Target,
-    centre: Float[Array | np.ndarray, " K"],
-    root: Float[Array | np.ndarray, "K K"],
-    eta: Float[Array | np.ndarray, ""],
-) -> tuple[Float[Array, "K B"], Float[Array, "B K K"]]:
-    """Take Newton steps on every replicate, in the coordinates in which the fit to the data is standard normal."""
-    root, centre = jnp.asarray(root), jnp.broadcast_to(jnp.asarray(centre)[:, None], (len(root), target.n_replicates))
-    multiply = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-
-    def newton(_, fits):
-        centres = fits[0]
-        derivatives = _derivatives(target, centres, root, with_outer=False)
-        precision = eta * derivatives.hessian + derivatives.prior_hessian[None]
-        inverse = factor_and_inverse(multiply(multiply(root.T, precision), root))[1]
-        gradient = multiply(root.T, eta * derivatives.gradient + derivatives.prior_gradient)
-        whitened_roots = jnp.swapaxes(inverse, 1, 2)
-        step = multiply(whitened_roots, multiply(inverse, gradient.T[:, :, None]))[:, :, 0].T
-        length = jnp.sqrt(jnp.square(step).mean(0))
-        shortened = jnp.minimum(1.0, CONFIG.max_replicate_step / jnp.maximum(length, 1e-30))
-        return centres - multiply(root, step * shortened[None]), multiply(root, whitened_roots), length
-
-    start = centre, jnp.broadcast_to(root, (target.n_replicates, *root.shape)), jnp.zeros(target.n_replicates)
-    centres, roots, length = jax.lax.fori_loop(0, CONFIG.replicate_steps, newton, start)
-    # NaN compares as false.
-    converged = (length <= CONFIG.max_last_step) & jnp.isfinite(roots).all((1, 2))
-    return jnp.where(converged[None], centres, centre), jnp.where(converged[:, None, None], roots, root)
+def _derivatives_on_replicates(
+    target: Target, centres: Float[Array | np.ndarray, "K B"], root: Float[Array | np.ndarray, "K K"]
+) -> Derivatives:
+    return _derivatives(target, jnp.asarray(centres), jnp.asarray(root), with_outer=False)
 
 
 def _derivatives(
@@ -261,6 +295,7 @@ def _derivatives(
     assert isinstance(loss, LinearLoss)
     relative = centre - target.reference[:, None]
     highest = jax.lax.Precision.HIGHEST
+    rows, columns = np.triu_indices(dim)
     flatten = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])
 
     def on_device(data, relative, root, counts):
@@ -272,15 +307,15 @@ def _derivatives(
             # Without the barrier XLA computes them again for every product below.
             first, second = jax.lax.optimization_barrier(smoothed_derivatives(loss.rho, prediction, y, scale))
             gradient = jnp.matmul(x.T, weights * first, precision=highest)
-            terms = [gradient, _weighted_products(x, weights * second)]
-            if with_outer:
-                terms.append(_weighted_products(x, weights * jnp.square(first)))
-            return jax.tree.map(jnp.add, total, tuple(terms))
+            # The products of columns are the same for all replicates, so that their weighted sums are matrix products.
+            products = x[:, rows] * x[:, columns]
+            weighted = [weights * second, *((weights * jnp.square(first),) if with_outer else ())]
+            terms = (gradient, *(jnp.matmul(value.T, products, precision=highest) for value in weighted))
+            return jax.tree.map(jnp.add, total, terms)
 
-        matrices = jnp.zeros((n_replicates, dim, dim), relative.dtype)
+        matrices = jnp.zeros((n_replicates, len(rows)), relative.dtype)
         zeros = (jnp.zeros_like(relative), *(matrices,) * (1 + with_outer))
-        length = target.reference_loss.shape[1]
-        width = max(1, min(CONFIG.max_chunk, CONFIG.max_chunk_elements // (dim * n_replicates)) // length)
+        width = max(1, CONFIG.max_chunk // target.reference_loss.shape[1])
         return fold_chunks(add, zeros, (data, counts.blocks), counts.n_blocks, width, on_cpu=True)
 
     counts = target.counts
@@ -309,13 +344,8 @@ def smoothed_derivatives(
     middle = losses(prediction, y)
     slope, curvature = jnp.zeros_like(prediction), jnp.zeros_like(prediction)
     for z, a, b in zip(nodes.tolist(), first.tolist(), second.tolist(), strict=True):
+        if z == 0:
+            continue
         difference = losses(prediction + z * scale, y) - middle
         slope, curvature = slope + a * difference, curvature + b * difference
     return slope / scale, jnp.maximum(curvature, 0.0) / jnp.square(scale)
-
-
-def _weighted_products(x: Float[Array, "L K"], weights: Float[Array, "L R"]) -> Float[Array, "R K K"]:
-    """Return the sums over observations of their weights times the outer products of the rows of x."""
-    (length, dim), n_replicates = x.shape, weights.shape[1]
-    scaled = (weights.T[:, None, :] * x.T[None]).reshape(n_replicates * dim, length)
-    return jnp.matmul(scaled, x, precision=jax.lax.Precision.HIGHEST).reshape(n_replicates, dim, dim)

@@ -209,8 +209,8 @@ def diagnose(info: SamplerInfo, n_undefined: int, level: float) -> tuple[Diagnos
     if info.repaired is not None and (count := int(info.repaired.sum())):
         noun, posterior = ("replicate", "its posterior was") if count == 1 else ("replicates", "their posteriors were")
         message = (
-            f"{count:,} of {n_replicates:,} {noun} had degenerate importance weights; {posterior} sampled again by SMC "
-            "(the bootstrap counts are unchanged)."
+            f"{count:,} of {n_replicates:,} {noun} had degenerate importance weights; {posterior} sampled again "
+            "by a slower sampler (the bootstrap counts are unchanged)."
         )
         add(Code.REPAIRED, Severity.INFO, count, message)
     if count := int((info.ess < CONFIG.collapsed_ess).sum()):

@@ -9,10 +9,14 @@ mixing, but tempering puts the right share of them into each mode. They are acce
 have not mixed, passes, and if its two independent runs agree.
 """
 
+import math
 from dataclasses import dataclass, replace
+
+import jax
 
 from calibayes._backend.distributed import processes_out_of_sync
 from calibayes._backend.rng import fold_key
+from calibayes._backend.time_limit import has_time_limit
 from calibayes._backend.warnings import CheckpointError
 from calibayes._core.precision import PrecisionError
 from calibayes._core.status import Code, Diagnostic, Severity, Status, worst
@@ -29,6 +33,11 @@ FALLBACK_FRACTION = 0.25
 """The fallback starts at this fraction of the first sampler's learning rate. Particles that miss a mode make eta too
 large, and tempering to a larger eta is accurate where tempering to a smaller one is not: a minor mode, of which hardly
 any particle remains, cannot grow again."""
+EVALUATIONS_OF_FALLBACK = 200
+"""Evaluations of the risk of all replicates to sample them from the prior. Order of magnitude."""
+MAX_LOSSES_OF_FALLBACK = {"cpu": 2**41, "gpu": 2**46}
+"""Largest number of losses (observations x particles x replicates x evaluations) of the fallback: about half an hour on
+two cores, or on an accelerator. A larger one is only run under a time limit, which is taken as permission to try."""
 _FALLBACK_STREAM, _AUDIT_STREAM = 3, 4
 """Numbers folded into the key of the search, for independent random streams."""
 
@@ -108,6 +117,16 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
     unreliable = replace(first, iterate=check_reliability(first.iterate))
     if sampler is None:
         return Verified(unreliable, audited=False)
+    n_losses = int(problem.target.counts.n) * problem.target.n_replicates * sampler.size(problem.target.dim)
+    n_losses, limit = EVALUATIONS_OF_FALLBACK * n_losses, MAX_LOSSES_OF_FALLBACK.get(jax.default_backend(), math.inf)
+    if n_losses > limit and not has_time_limit():
+        message = (
+            f"The fallback sampler, {type(sampler).__name__} from the prior, was not tried, because it would evaluate "
+            f"the loss {n_losses:.0e} times. Use fewer replicates, a prior with a smaller scale or fewer parameters, "
+            "or set a time limit (max_seconds=)."
+        )
+        failed = _add(unreliable, Code.FALLBACK_FAILED, message, Severity.ERROR)
+        return Verified(replace(failed, iterate=check_reliability(failed.iterate)), audited=False)
     solver.progress.phase("all replicates from the prior")
     assert problem.initial is not None
     initial = InitialDraws(problem.target, problem.initial.particles.merge_replicates(), problem.initial.eta)

@@ -142,7 +142,7 @@ def _select_by_name(
     frame: DataFrame, target: str, columns: str | None, intercept: bool, roles: Roles, drop_missing: bool
 ) -> Selection:
     if columns is not None:
-        names = [name.strip() for name in next(csv.reader([columns], skipinitialspace=True), [])]
+        names = split_names(columns)
         require_columns(frame, names)
         if target in names:
             raise ValueError(f"--columns contains the target {target!r}, which cannot be a predictor: remove it.")
@@ -154,6 +154,11 @@ def _select_by_name(
     names, values, column_notes = drop_constant_columns(names, values, intercept)
     notes = row_notes + column_notes
     return Selection(target, frame[target], names, values, intercept, notes=notes, **roles.select(frame))
+
+
+def split_names(columns: str) -> list[str]:
+    """Return the names of columns that are separated by commas."""
+    return [name.strip() for name in next(csv.reader([columns], skipinitialspace=True), [])]
 
 
 def drop_incomplete_rows(frame: DataFrame, names: Iterable[str], drop_missing: bool) -> tuple[DataFrame, list[str]]:

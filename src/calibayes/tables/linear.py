@@ -65,11 +65,16 @@ class LinearModel:
             If the target does not suit the loss, or there are too few rows.
         """
         y, classes = _target_values(loss, selection, positive)
-        _require_rows(len(y), selection.columns.shape[1] + selection.intercept)
+        require_rows(len(y), selection.columns.shape[1] + selection.intercept)
         design = Design.from_columns(selection.columns, selection.intercept, selection.weights)
         if default_delta:
             loss = losses.Huber(design.default_huber_delta(selection.columns, y))
         return LinearModel(selection, loss, y, classes, design)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.selection.columns)
 
     def calibrate(self, *, bootstrap: object, call: str, **options: Any) -> Result:
         """Calibrate the model, with the clusters and strata of the selection; see `Design.calibrate`."""
@@ -103,7 +108,7 @@ def _target_values(
     return numeric_target(selection.y, selection.target), None
 
 
-def _require_rows(n_rows: int, n_coefficients: int) -> None:
+def require_rows(n_rows: int, n_coefficients: int) -> None:
     """Raise an error if a bootstrap replicate would have fewer distinct rows than coefficients.
 
     A replicate contains a share 1 - 1/e = 63% of the rows on average.

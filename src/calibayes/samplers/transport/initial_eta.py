@@ -4,28 +4,51 @@ If the posterior of every replicate were normal with the covariance of that on t
 and with a mean shifted by the infinitesimal jackknife (`calibayes._core.sandwich`), the sets of a level would contain
 the point estimate where a norm of the shift is at most a multiple of the posterior's width, and this multiple falls as
 one over the square root of eta. The guess is the eta at which that holds on as many replicates as the level requires.
+Where there are normal approximations of the posteriors (`calibayes.samplers.normal`), an ellipsoid has their means and
+covariances: in many dimensions those of the replicates differ noticeably from that on the data.
 """
 
+from contextlib import suppress
 from statistics import NormalDist
 
 import numpy as np
 from jaxtyping import Float
 
+from calibayes._backend.linalg import host_inverse_factor
+from calibayes._core.particles import host_moments
 from calibayes._core.sandwich import influences, mean_shifts
 from calibayes._core.target import Target
 from calibayes.regions import HPD, Box, Ellipsoid, Interval, Linear, Region, Simultaneous
 from calibayes.samplers.initial import InitialDraws
+from calibayes.samplers.normal import NotNormalError, can_fit_normal, fit_to_data, fit_to_replicates
 from calibayes.samplers.transport import config
 
 
 def initial_eta(target: Target, initial: InitialDraws, region: Region, level: float) -> float:
     """Return the eta at which the approximate sets cover at `level`; that of the draws for regions of other types."""
-    influence = influences(target, initial.particles, initial.eta).values
-    shifts = np.asarray(mean_shifts(target, influence)[0], np.float64)[:, 1:]
-    draws = np.asarray(initial.particles.theta, np.float64).reshape(len(shifts), -1)
+    draws = np.asarray(initial.particles.theta, np.float64).reshape(target.dim, -1)
+    draws, factor = draws - draws.mean(1, keepdims=True), np.nan
+    if isinstance(region, HPD | Ellipsoid) and can_fit_normal(target):
+        with suppress(NotNormalError):
+            factor = _eta_factor_of_normal_fits(target, initial, draws, level)
+    else:
+        influence = influences(target, initial.particles, initial.eta).values
+        factor = _eta_factor(draws, np.asarray(mean_shifts(target, influence)[0], np.float64)[:, 1:], region, level)
     largest = config.CONFIG.initial_eta.max_factor
-    factor = _eta_factor(draws - draws.mean(1, keepdims=True), shifts, region, level)
     return initial.eta * float(np.clip(factor, 1 / largest, largest)) if np.isfinite(factor) else initial.eta
+
+
+def _eta_factor_of_normal_fits(
+    target: Target, initial: InitialDraws, draws: Float[np.ndarray, "K M"], level: float
+) -> float:
+    """Return the factor of eta by which ellipsoids of the replicates would cover the mean on the data."""
+    centre, covariance = host_moments(initial.particles.merge_replicates())
+    data_fit = fit_to_data(target, centre[:, 0], covariance[0], initial.eta)
+    fits = fit_to_replicates(target, data_fit)
+    shifts = (fits.centre[:, 1:] - fits.centre[:, :1]).T[:, :, None]
+    distances = np.linalg.norm(np.linalg.solve(fits.root[1:].astype(np.float64), shifts)[:, :, 0], axis=1)
+    width = np.quantile(np.linalg.norm(host_inverse_factor(covariance)[0] @ draws, axis=0), level)
+    return float((width / np.quantile(distances, level)) ** 2)
 
 
 def _eta_factor(

@@ -65,7 +65,7 @@ def initial_populations(
     eta : float
         Learning rate of `draws`; ignored without them.
     """
-    n_initial, independent = n_initial_draws(n_particles, target.dim), False
+    n_initial, independent = n_initial_draws(target, n_particles), False
     if draws is None:
         particles, eta, independent = _sample(key, target, n_initial)
     else:
@@ -74,10 +74,16 @@ def initial_populations(
     return InitialDraws(target, evaluate(population_target(target), particles.theta), eta, independent)
 
 
-def n_initial_draws(n_particles: int, dim: int) -> int:
-    """Return the number of draws in each initial population."""
+def n_initial_draws(target: Target, n_particles: int) -> int:
+    """Return the number of draws in each initial population: more than particles if their moments are needed."""
+    if can_fit_normal(target):
+        return max(n_particles, config.CONFIG.matching.min_initial_draws)
+    return _n_tempered_draws(target, n_particles)
+
+
+def _n_tempered_draws(target: Target, n_particles: int) -> int:
     constants = config.CONFIG.matching
-    return max(n_particles, constants.min_initial_draws, constants.initial_draws_per_parameter * dim)
+    return max(n_particles, constants.min_initial_draws, constants.initial_draws_per_parameter * target.dim)
 
 
 def move_populations(key: PRNGKeyArray, initial: InitialDraws, eta: float) -> InitialDraws:
@@ -123,7 +129,7 @@ def _sample_to_match(key: PRNGKeyArray, target: Target, n_particles: int) -> tup
     if can_importance_sample(target):
         with suppress(DegenerateWeightsError):
             return *_match_by_importance(random_generator(key), target, n_particles), True
-    return *_temper_to_match(key, target, n_particles), False
+    return *_temper_to_match(key, target, _n_tempered_draws(target, n_particles)), False
 
 
 def _match_by_importance(rng: np.random.Generator, target: Target, n_particles: int) -> tuple[Particles, float]:

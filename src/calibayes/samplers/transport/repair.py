@@ -1,7 +1,9 @@
 """Replicates whose importance weights have degenerated, and their repair by tempering.
 
 Weights are degenerate if their effective sample size is low, or if the Pareto shape of their tail is too large (Vehtari
-et al. 2024). Such a replicate is sampled by ASMC* (`calibayes.samplers.tempering`) instead, starting from its map: the
+et al. 2024). If the posteriors are log-concave, such a replicate is sampled by importance sampling from a Student t
+distribution around its map (`calibayes.samplers.importance`), which has heavier tails than the pool. Otherwise, or if
+these weights are degenerate too, it is sampled by ASMC* (`calibayes.samplers.tempering`), starting from its map: the
 map is broadened, the particles are weighted at a fraction of eta, and tempered to eta.
 """
 
@@ -13,6 +15,7 @@ from calibayes._backend.rng import replicate_keys, split_key
 from calibayes._core.convergence import pareto_k, pareto_k_limit
 from calibayes._core.particles import Particles
 from calibayes._core.target import Target
+from calibayes.samplers.importance import Proposal, can_importance_sample, random_generator, sample_and_check
 from calibayes.samplers.initial import temper_from_prior
 from calibayes.samplers.mixing import rejuvenate_until_mixed, temper_to
 from calibayes.samplers.tempering import init_coarse
@@ -42,6 +45,25 @@ def has_degenerate_weights(log_weights: Float[Array, "B M"], ess: Float[np.ndarr
     degenerate = ess < config.CONFIG.repair.min_ess(n_particles)
     degenerate[doubtful] |= shapes > pareto_k_limit(n_particles)
     return degenerate
+
+
+def sample_again(
+    key: PRNGKeyArray, target: Target, pool: WhitenedPool, maps: AffineMaps, eta: float, n_needed: int
+) -> tuple[Particles, Bool[np.ndarray, " R"]]:
+    """Sample a batch of replicates by importance sampling around their maps, or by tempering.
+
+    The first `n_needed` replicates of the batch must be sampled well; the others repeat them. The other parameters and
+    the returned values are those of `sample_by_tempering`.
+    """
+    if not can_importance_sample(target):
+        return sample_by_tempering(key, target, pool, maps, eta)
+    root, min_ess = np.asarray(maps.root, np.float64), config.CONFIG.repair.degenerate_ess
+    proposal = Proposal(np.asarray(maps.centre, np.float64), root @ np.swapaxes(root, 1, 2))
+    drawn, sufficient = sample_and_check(random_generator(key), target, proposal, eta, pool.n_particles, min_ess)
+    if sufficient[:n_needed].all():
+        return drawn, np.ones(target.n_replicates, bool)
+    tempered, mixed = sample_by_tempering(key, target, pool, maps, eta)
+    return choose_replicates(sufficient, drawn, tempered), sufficient | mixed
 
 
 def sample_by_tempering(

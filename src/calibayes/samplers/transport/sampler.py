@@ -30,11 +30,17 @@ from calibayes._backend.warnings import LongRunWarning
 from calibayes._core.particles import Particles, host_moments
 from calibayes._core.sandwich import influences, mean_shifts
 from calibayes._core.status import Code, Diagnostic, Severity
-from calibayes._core.target import Target
+from calibayes._core.target import Model, Target
 from calibayes.regions import Region
 from calibayes.samplers.base import OnStep, Sampler, SamplerInfo, Snapshot
 from calibayes.samplers.initial import InitialDraws
-from calibayes.samplers.normal import NotNormalError, can_fit_normal, fit_to_data, fit_to_replicates
+from calibayes.samplers.normal import (
+    NotNormalError,
+    can_fit_normal,
+    can_fit_normal_to,
+    fit_to_data,
+    fit_to_replicates,
+)
 from calibayes.samplers.populations import N_POPULATIONS, population_target, replicate_batches
 from calibayes.samplers.smc import SMC
 from calibayes.samplers.tempering import COARSE_SCHEDULE
@@ -55,7 +61,7 @@ from calibayes.samplers.transport.matching import initial_populations, move_popu
 from calibayes.samplers.transport.pool import Pool, make_pool
 from calibayes.samplers.transport.prefetch import prefetch_transport
 from calibayes.samplers.transport.refit import required_ess, whiten
-from calibayes.samplers.transport.repair import has_degenerate_weights, sample_by_tempering
+from calibayes.samplers.transport.repair import has_degenerate_weights, sample_again
 
 
 class PreparedPool(NamedTuple):
@@ -140,8 +146,9 @@ class Transport(Sampler[TransportState]):
     Parameters
     ----------
     n_particles : int or None
-        Number of particles per replicate. Default: the larger of 1,000 and 40 per parameter. The posterior on the
-        data is represented by 20 times as many draws, from which the particles of the replicates are taken.
+        Number of particles per replicate. Default: the larger of 1,000 and 40 per parameter, or 20 per parameter for a
+        convex loss of a linear prediction with a log-concave prior. The posterior on the data is represented by 20
+        times as many draws, from which the particles of the replicates are taken.
     max_evaluations : int
         Largest number of evaluations of the risk for fitting the affine maps. During the search the maps are fitted
         with some of the particles; at the end of the search they are fitted again with all, under the same limit.
@@ -202,14 +209,21 @@ class Transport(Sampler[TransportState]):
         default = max(constants.min_particles, constants.particles_per_parameter * dim)
         return default if self.n_particles is None else self.n_particles
 
+    def size_for(self, model: Model, dim: int) -> int:
+        if self.n_particles is not None or not can_fit_normal_to(model, dim):
+            return self.size(dim)
+        constants = config.CONFIG.size
+        return max(constants.min_particles, constants.normal_particles_per_parameter * dim)
+
     def prefetch(self, target: Target) -> Particles:
-        size = self.size(target.dim)
-        return prefetch_transport(target, n_initial_draws(size, target.dim), size)
+        size = self.size_for(target, target.dim)
+        return prefetch_transport(target, n_initial_draws(target, size), size)
 
     def draw_initial(
         self, key: PRNGKeyArray, target: Target, eta: float | None, draws: Float[Array, "M K"] | None
     ) -> InitialDraws:
-        return initial_populations(key, target, self.size(target.dim), draws, 1.0 if eta is None else eta)
+        size = self.size_for(target, target.dim)
+        return initial_populations(key, target, size, draws, 1.0 if eta is None else eta)
 
     def draw_initial_again(
         self, key: PRNGKeyArray, target: Target, initial: InitialDraws, eta: float, draws: Float[Array, "M K"] | None
@@ -236,7 +250,8 @@ class Transport(Sampler[TransportState]):
         yield Snapshot(on_data, state.particles)
         pool = state.whitened
         n_snapshots = -(-config.CONFIG.size.draws_per_curve // state.transported.n_particles)
-        for _ in range(n_snapshots - 1):
+        cheap = n_losses(target, pool) < config.CONFIG.fit.cheap_evaluation
+        for _ in range(n_snapshots - 1 if cheap else 0):
             pool = pool.rotated()
             particles = transport(target, pool, state.transported.maps, state.eta).particles
             if state.repaired.any():
@@ -294,19 +309,18 @@ class Transport(Sampler[TransportState]):
         constants = config.CONFIG.fit
         populations, step = _populations_near(key, populations, eta)
         if step not in pools:
-            pool = make_pool(fold_key(key, 3, step), populations[step], self.size(target.dim))
+            pool = make_pool(fold_key(key, 3, step), populations[step], self.size_for(target, target.dim))
             pools = pools | {step: _prepare(target, pool)}
         current, no_replicate = pools[step], np.zeros(target.n_replicates, bool)
-        good = FitGoal(
-            constants.good_ess, constants.most_replicates, min(constants.search_evaluations, self.max_evaluations)
-        )
-        fair = FitGoal(constants.fair_ess, constants.fair_share, self.max_evaluations)
+        limit = self._max_evaluations(target, pools[step].search)
+        good = FitGoal(constants.good_ess, constants.most_replicates, min(constants.search_evaluations, limit))
+        fair = FitGoal(constants.fair_ess, constants.fair_share, limit)
         data_state = _transport_to_data(target, current, eta)
         if np.median(data_state.transported.ess) < constants.fair_ess * data_state.transported.n_particles:
             # Between two learning rates of the grid the posterior moves too far for one affine map, as under a prior in
             # conflict with the data.
             moved = move_populations(fold_key(key, 5, step), populations[step], eta)
-            current = _prepare(target, make_pool(fold_key(key, 6, step), moved, self.size(target.dim)))
+            current = _prepare(target, make_pool(fold_key(key, 6, step), moved, self.size_for(target, target.dim)))
             data_state = _transport_to_data(target, current, eta)
         maps = _first_maps(target, current, data_state, eta)
         first, evaluations = transport_and_fit(target, current.search, maps, eta, good)
@@ -321,6 +335,14 @@ class Transport(Sampler[TransportState]):
             _require_within_reach(target, state)
         return _use_all_particles(target, state, fair)
 
+    def _max_evaluations(self, target: Target, pool: WhitenedPool) -> int:
+        """Return the largest number of evaluations of the risk for fitting maps.
+
+        Moments of too few particles are worse than the normal approximations from which the maps come.
+        """
+        too_few = can_fit_normal(target) and required_ess(target.dim) > pool.n_particles
+        return 1 if too_few else self.max_evaluations
+
     def _fit_all_particles(
         self, target: Target, state: TransportState
     ) -> tuple[TransportState, Bool[np.ndarray, " B"]]:
@@ -329,11 +351,12 @@ class Transport(Sampler[TransportState]):
         Returns the state, and the replicates whose weights are still degenerate.
         """
         constants = config.CONFIG.fit
-        goal = FitGoal(constants.full_ess, constants.most_replicates, self.max_evaluations)
+        limit = self._max_evaluations(target, state.current.whitened)
+        goal = FitGoal(constants.full_ess, constants.most_replicates, limit)
         state = _use_all_particles(target, state, goal)
         transported = state.transported
         degenerate = has_degenerate_weights(transported.particles.log_weights, transported.ess)
-        for _ in range(self.max_evaluations - 1):
+        for _ in range(limit - 1):
             sizes = transported.ess
             poor = np.flatnonzero(degenerate | (sizes < constants.full_ess * transported.n_particles))
             if not len(poor):
@@ -457,7 +480,9 @@ def _repair_draws_on_data(target: Target, state: TransportState, repair: bool) -
     if not repair:
         return state.data_state._replace(degenerate=degenerate)
     key, maps = fold_key(state.key, 4), transported.maps
-    sampled, mixed = sample_by_tempering(key, population_target(target), state.current.whitened, maps, state.eta)
+    sampled, mixed = sample_again(
+        key, population_target(target), state.current.whitened, maps, state.eta, N_POPULATIONS
+    )
     particles = choose_replicates(degenerate, sampled, transported.particles)
     transported = transported._replace(particles=particles)
     merged, no_population = particles.merge_replicates(), np.zeros(N_POPULATIONS, bool)
@@ -473,20 +498,22 @@ def _diagnose_data(data_state: DataState) -> tuple[Diagnostic, ...]:
         )
         return (Diagnostic(Code.DATA_UNRELIABLE, Severity.ERROR, 0, message),)
     if data_state.repaired.any():
-        message = "The importance weights of draws on the data were degenerate; they were sampled again by SMC."
+        message = (
+            "The importance weights of draws on the data were degenerate; they were sampled again by a slower sampler."
+        )
         return (Diagnostic(Code.DATA_REPAIRED, Severity.INFO, 0, message),)
     return ()
 
 
 def _repair(target: Target, state: TransportState, indices: Int[np.ndarray, " R"], on_step: OnStep) -> TransportState:
-    """Sample the replicates of `indices` by tempering, batch by batch."""
+    """Sample the replicates of `indices` again, batch by batch."""
     particles, not_mixed, repaired = state.particles, state.not_mixed.copy(), state.repaired.copy()
     for i, batch in enumerate(replicate_batches(indices)):
         # The last batch repeats its replicates to be complete; all copies of a replicate get the same particles.
         unique = indices[i * N_POPULATIONS : (i + 1) * N_POPULATIONS]
         first_copies = np.resize(np.arange(len(unique)), N_POPULATIONS)
         key, maps = fold_key(state.key, 2, int(unique[0])), state.transported.maps.select(batch)
-        sampled, mixed = sample_by_tempering(key, target.select(batch), state.current.whitened, maps, state.eta)
+        sampled, mixed = sample_again(key, target.select(batch), state.current.whitened, maps, state.eta, len(unique))
         particles = particles.with_replicates(batch, sampled.select(first_copies))
         not_mixed[unique] = ~mixed[: len(unique)]
         on_step((i * N_POPULATIONS + len(unique)) / len(indices))
