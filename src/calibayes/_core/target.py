@@ -1,6 +1,8 @@
 r"""The target density of every replicate, made of a model, data and counts.
 
-$$ \gamma_b(\theta) = \exp\{-\eta R_b(\theta)\}\,p(\theta), \qquad R_b(\theta) = \sum_i c_{bi}\,r_i(\theta). $$
+$$ \gamma_b(\theta) = \exp\{-\eta R_b(\theta)\}\,p(\theta), \qquad R_b(\theta) = \sum_i c_{bi}\,r_i(\theta), $$
+
+or another function $R(\theta, c_b)$ of the counts (`calibayes._core.counts_risk`).
 """
 
 from collections.abc import Callable
@@ -19,14 +21,17 @@ from calibayes._backend.devices import (
     SHARDED,
     UNSHARDED,
     choose_mesh,
+    finely_padded_size,
     n_stored_blocks,
+    on_all_devices,
     sum_over_devices,
 )
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
 from calibayes._core.coordinates import Coordinates
-from calibayes._core.counts import Counts, DrawnCounts, PoissonSpec, StoredCounts, to_blocks
-from calibayes._core.loss import Generic, LinearLoss
+from calibayes._core.counts import Counts, DrawnCounts, PoissonSpec, StoredCounts, canonical, to_blocks
+from calibayes._core.counts_risk import CountsData, fit_nuisance, relative_risk
+from calibayes._core.loss import CountsRisk, Generic, LinearLoss
 from calibayes._core.particles import Particles, uniform_log_weights
 from calibayes._core.risk import (
     block_length,
@@ -57,7 +62,7 @@ CONFIG = TargetConfig()
 class Model(Protocol):
     """Loss and prior, such as a `GibbsModel`."""
 
-    loss: LinearLoss | Generic
+    loss: LinearLoss | Generic | CountsRisk
     prior: Any
 
 
@@ -71,28 +76,30 @@ class Target(eqx.Module):
 
     Attributes
     ----------
-    loss : LinearLoss or Generic
-        Loss of one observation.
+    loss : LinearLoss, Generic or CountsRisk
+        Loss of one observation, or risk.
     prior : prior
         Prior with a method `log_prob`.
     data : pytree of Array
         Blocks of observations. For losses of a linear prediction `(x, y, offset)`, with the prediction
-        `offset + x @ (theta - reference)`.
+        `offset + x @ (theta - reference)`. For a `CountsRisk` prepared arrays of any shapes.
     counts : Counts
         Counts of the replicates.
     reference : Array of shape (K,)
         Parameters whose risk is subtracted.
     reference_loss : Array of shape (G, L)
-        Loss of the reference for every observation.
+        Loss of the reference for every observation; zero for a `CountsRisk`.
     coordinates : Coordinates
         Map between parameters and unbounded coordinates.
     mesh : Mesh or None
         Devices between which the observations are divided; None for a single device.
     weights : ObservationWeights or None
         Weights of the observations. Default: None, all one.
+    nuisance : pytree of Array
+        Nuisance parameters of a `CountsRisk`, with the replicates along the first axis. Default: None.
     """
 
-    loss: LinearLoss | Generic
+    loss: LinearLoss | Generic | CountsRisk
     prior: Any
     data: PyTree[Array]
     counts: Counts
@@ -101,6 +108,7 @@ class Target(eqx.Module):
     coordinates: Coordinates
     mesh: Mesh | None = eqx.field(static=True, default=None)
     weights: ObservationWeights | None = None
+    nuisance: PyTree[Array] = None
 
     @property
     def dim(self) -> int:
@@ -119,6 +127,16 @@ class Target(eqx.Module):
     def linear(self) -> bool:
         return isinstance(self.loss, LinearLoss)
 
+    @property
+    def additive(self) -> bool:
+        """Whether the risk is a sum of losses."""
+        return not isinstance(self.loss, CountsRisk)
+
+    @property
+    def counts_data(self) -> CountsData:
+        """Arguments of a `CountsRisk`."""
+        return CountsData(self.data, self.counts, self.nuisance)
+
     @jit
     def replicate(self, index: int) -> "Target":
         """Return the target of one replicate."""
@@ -127,7 +145,9 @@ class Target(eqx.Module):
     @jit
     def select(self, indices: Int[Array | np.ndarray, " R"]) -> "Target":
         """Return the target of the replicates at `indices`, which may repeat."""
-        return replace(self, counts=self.counts.select(jnp.asarray(indices)))
+        chosen = jnp.asarray(indices)
+        nuisance = jax.tree.map(lambda leaf: leaf[chosen], self.nuisance)
+        return replace(self, counts=self.counts.select(chosen), nuisance=nuisance)
 
     def subsample(self, key: PRNGKeyArray, n: int) -> "Target":
         """Return the target of a stratified subsample of the data, without bootstrap replicates.
@@ -166,9 +186,12 @@ class Target(eqx.Module):
         if isinstance(loss, LinearLoss):
             theta = theta - self.reference[:, None, None]
 
-        def on_device(indices, theta, data, reference_loss, counts):
+        def on_device(indices, theta, data, reference_loss, counts, nuisance):
             if self.mesh is not None:
                 theta, counts = theta[:, indices], counts.select(indices)
+                nuisance = jax.tree.map(lambda leaf: leaf[indices], nuisance)
+            if isinstance(loss, CountsRisk):
+                return relative_risk(loss, theta, self.reference, CountsData(data, counts, nuisance))
             of_replicates = lambda theta, counts: risk_of_replicates(theta, counts, data, reference_loss)
             return in_replicate_batches(of_replicates, theta, counts)
 
@@ -178,8 +201,9 @@ class Target(eqx.Module):
             losses_of = generic_losses(loss, theta)
             return weighted_risk(losses_of, data, reference_loss, counts, theta.shape[-1], finite=False)
 
-        specs = (UNSHARDED, SHARDED, SHARDED, self.counts.partition_specs())
-        args = (theta, self.data, self.reference_loss, self.counts)
+        data_spec = SHARDED if self.additive else UNSHARDED
+        specs = (UNSHARDED, data_spec, SHARDED, self.counts.partition_specs(), UNSHARDED)
+        args = (theta, self.data, self.reference_loss, self.counts, self.nuisance)
         risk = sum_over_devices(self.mesh, on_device, specs, *args, n_replicates=self.n_replicates)
         # Minus infinity would win every comparison: it is a failure as well.
         return jnp.where(risk == -jnp.inf, jnp.nan, risk)
@@ -189,6 +213,7 @@ class Target(eqx.Module):
         theta, loss = self.coordinates.constrain(z), self.loss
         if isinstance(loss, LinearLoss):
             return linear_losses(loss.rho, theta - self.reference[:, None, None])
+        assert isinstance(loss, Generic)
         return generic_losses(loss, theta)
 
     def log_prior(self, theta: Float[Array, "K B M"]) -> Float[Array, "B M"]:
@@ -244,7 +269,7 @@ def is_log_concave(target: Target) -> bool:
 
     With a bounded prior the posterior need not be log-concave in the unconstrained coordinates of the particles.
     """
-    convex_loss = _declares(target.loss, "convex", ("rho", "decompose"))
+    convex_loss = _declares(target.loss, "convex", ("rho", "decompose", "__call__"))
     log_concave_prior = _declares(target.prior, "log_concave", ("log_prob",))
     return convex_loss and log_concave_prior and target.coordinates.unbounded
 
@@ -252,8 +277,10 @@ def is_log_concave(target: Target) -> bool:
 def _declares(instance: object, attribute: str, methods: tuple[str, ...]) -> bool:
     """Return the attribute of the class that defines the methods.
 
-    A subclass that overrides a method does not inherit the attribute.
+    A subclass that overrides a method does not inherit the attribute. An instance may have an attribute of its own.
     """
+    if attribute in vars(instance):
+        return bool(vars(instance)[attribute])
     classes = type(instance).__mro__
     defining = next((cls for cls in classes if any(name in vars(cls) for name in methods)), object)
     return bool(vars(defining).get(attribute, False))
@@ -299,9 +326,16 @@ def make_target(
             reference = initial_reference(x, y, weights)
             y = y - x @ reference
         data = (x, y, np.zeros(n))
-    mesh = choose_mesh(-(-n // length), n, counts.n_replicates if isinstance(counts, PoissonSpec) else len(counts))
-    n_blocks = n_stored_blocks(mesh, n, length, pad)
-    data, zeros = jax.tree.map(lambda leaf: to_blocks(leaf, length, n_blocks, mesh), (data, np.zeros(n)))
+    additive = not isinstance(model.loss, CountsRisk)
+    n_replicates = counts.n_replicates if isinstance(counts, PoissonSpec) else len(counts)
+    mesh = choose_mesh(-(-n // length), n, n_replicates, divisible=additive)
+    if isinstance(model.loss, CountsRisk):
+        n_blocks = -(-(finely_padded_size(n) if pad and mesh is None else n) // length)
+        data = _prepare(model.loss, data, n_blocks * length, mesh)
+    else:
+        n_blocks = n_stored_blocks(mesh, n, length, pad)
+        data = jax.tree.map(lambda leaf: to_blocks(leaf, length, n_blocks, mesh), data)
+    zeros = to_blocks(np.zeros(n), length, n_blocks, mesh)
     if mesh is None:
         data, zeros = jax.device_put((data, zeros))
     of_blocks = None
@@ -320,7 +354,32 @@ def make_target(
         mesh=mesh,
         weights=of_blocks,
     )
+    target = replace(target, nuisance=_nuisance(target))
     return target.recentre(target.reference)
+
+
+def _prepare(loss: CountsRisk, data: PyTree[np.ndarray], n_stored: int, mesh: Mesh | None) -> PyTree[Any]:
+    """Return the prepared data of a risk, with copies of the last observation up to `n_stored`, on every device."""
+    padded = jax.tree.map(lambda leaf: leaf[np.minimum(np.arange(n_stored), len(leaf) - 1)], data)
+    return jax.tree.map(lambda leaf: on_all_devices(mesh, canonical(np.asarray(leaf))), loss.prepare(padded))
+
+
+def _nuisance(target: Target) -> PyTree[Array]:
+    """Return the nuisance parameters of every replicate; None for a loss, and for a risk without any."""
+    loss = target.loss
+    if not isinstance(loss, CountsRisk):
+        return None
+    if not loss.nuisance_on_host:
+        return _nuisance_by_jax(target)
+    data, rows = jax.device_get((target.data, target.counts.to_array().T))
+    values = [loss.nuisance(data, row) for row in rows]
+    return jax.tree.map(lambda *leaves: on_all_devices(target.mesh, canonical(np.stack(leaves))), *values)
+
+
+@jit
+def _nuisance_by_jax(target: Target) -> PyTree[Array]:
+    assert isinstance(target.loss, CountsRisk)
+    return fit_nuisance(target.loss, target.data, target.counts)
 
 
 def _in_default_float_type(module: Any) -> Any:
@@ -389,6 +448,8 @@ def recentre(target: Target, reference: Float[Array | np.ndarray, " K"]) -> Targ
         shift = jnp.tensordot(x, reference - target.reference, 1)
         data = (x, y - shift, offset) if loss.location else (x, y, offset + shift)
         losses = jax.vmap(jax.vmap(loss.rho))(data[2], data[1])
+    elif isinstance(loss, CountsRisk):
+        return replace(target, reference=reference)
     else:
         losses = jax.vmap(jax.vmap(loss, (None, 0)), (None, 0))(reference, data).astype(float)
     losses = jnp.where(jnp.isfinite(losses), losses, 0.0)
