@@ -36,6 +36,7 @@ class CountsData(NamedTuple):
 
     def slice_replicates(self, first: Any, n: int) -> "CountsData":
         """Return the arguments for `n` consecutive replicates from `first`."""
+        first = jnp.asarray(first)
         cut = lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, n, 0)
         return CountsData(self.data, self.counts.slice_replicates(first, n), jax.tree.map(cut, self.nuisance))
 
@@ -45,17 +46,16 @@ def relative_risk(
 ) -> Float[Array, "B M"]:
     """Return the risk minus the risk of the reference on the same replicate, where the latter is finite."""
     dim, n_replicates, n_particles = theta.shape
-    n_at_once = max(1, memory() // (dim + 2 if loss.streams else args.counts.n_stored))
+    numbers = loss.numbers_per_particle(args.data, args.counts.n_stored)
+    n_at_once = max(1, memory() // max(numbers, dim))
     batch = max(1, n_at_once // n_particles)
-    if jax.default_backend() == "cpu" and not loss.streams:
+    if jax.default_backend() == "cpu" and numbers >= args.counts.n_stored:
         # A CPU takes ten times as long for products with the counts of several replicates at a time.
         batch = 1
 
     def of_batch(first: Any, n: int) -> Float[Array, "R M"]:
         points, rows = jax.lax.dynamic_slice_in_dim(theta, first, n, 1), args.slice_replicates(first, n).rows()
-        if n == 1:
-            return of_replicate(points[:, 0], *jax.tree.map(lambda leaf: leaf[0], rows))[None]
-        return jax.vmap(of_replicate, (1, 0, 0))(points, *rows)
+        return _vmap(of_replicate)(points, *rows)
 
     def of_replicate(theta: Float[Array, "K M"], counts: Float[Array, " N"], nuisance: Any) -> Float[Array, " M"]:
         value = lambda point: loss(point, args.data, counts, nuisance).astype(theta.dtype)
@@ -83,7 +83,8 @@ def weighted_count_derivatives(
     counts, nuisance = jax.tree.map(lambda leaf: leaf[0], args.slice_replicates(0, 1).rows())
     risk = _with_nuisance(loss, args.data)
     n_particles = theta.shape[1]
-    size = min(n_particles, max(1, memory() // args.counts.n_stored))
+    numbers = max(args.counts.n_stored, loss.numbers_per_particle(args.data, args.counts.n_stored))
+    size = min(n_particles, max(1, memory() // numbers))
 
     def add(total: Array, first: Any) -> tuple[Array, None]:
         # The last chunk starts early enough to be complete. It repeats particles, whose weights are set to zero.
@@ -113,18 +114,53 @@ def scores_of(loss: CountsRisk, data: PyTree[Array]) -> Scores:
     return lambda *args: _finite(jax.jacfwd(in_counts)(*args))
 
 
+class RiskDerivatives(NamedTuple):
+    """Derivatives of the risk of several replicates in the parameters, and the products of the scores."""
+
+    gradient: Float[Array, "K R"]
+    hessian: Float[Array, "R K K"]
+    outer: Float[Array, "R K K"]
+
+
+def derivatives(loss: CountsRisk, theta: Float[Array, "K R"], args: CountsData) -> RiskDerivatives:
+    """Return gradients, Hessians and summed outer products of the scores."""
+    scores_at = scores_of(loss, args.data)
+
+    def of_replicate(point: Array, counts: Array, nuisance: Any) -> RiskDerivatives:
+        risk = lambda point: loss.differentiable(point, args.data, counts, nuisance).astype(theta.dtype)
+        scores = scores_at(point, counts, nuisance)
+        outer = jnp.matmul((scores * counts[:, None]).T, scores, precision=jax.lax.Precision.HIGHEST)
+        return RiskDerivatives(jax.grad(risk)(point), jax.hessian(risk)(point), outer)
+
+    values = map_replicates(of_replicate, theta, args)
+    return values._replace(gradient=values.gradient.T)
+
+
 def map_replicates(fn: Callable[..., Any], theta: Float[Array, "K B"], args: CountsData) -> Any:
     """Apply a function of parameters, counts and nuisance parameters to every replicate, in batches.
 
-    The memory of a batch suffices for functions that hold some numbers for every observation and parameter.
+    The memory of a batch suffices for functions that hold some numbers for every observation and parameter. A CPU takes
+    one replicate at a time: cumulative sums and products of several at a time take ten times as long.
     """
-    size = max(1, memory() // (args.counts.n_stored * len(theta)))
+    size = 1 if jax.default_backend() == "cpu" else max(1, memory() // (args.counts.n_stored * len(theta)))
 
     def of_batch(first: Any, n: int) -> Any:
-        points = jax.lax.dynamic_slice_in_dim(theta, first, n, 1)
-        return jax.vmap(fn, (1, 0, 0))(points, *args.slice_replicates(first, n).rows())
+        points, rows = jax.lax.dynamic_slice_in_dim(theta, first, n, 1), args.slice_replicates(first, n).rows()
+        return _vmap(fn)(points, *rows)
 
     return in_batches(of_batch, theta.shape[1], size)
+
+
+def _vmap(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of several replicates; of a single one without a batch axis, which products are faster for."""
+
+    def call(theta: Array, counts: Array, nuisance: Any) -> Any:
+        if len(counts) > 1:
+            return jax.vmap(fn, (1, 0, 0))(theta, counts, nuisance)
+        value = fn(theta[:, 0], counts[0], jax.tree.map(lambda leaf: leaf[0], nuisance))
+        return jax.tree.map(lambda leaf: leaf[None], value)
+
+    return call
 
 
 def memory() -> int:
@@ -139,8 +175,8 @@ def _with_nuisance(loss: CountsRisk, data: PyTree[Array]) -> Callable[..., Float
     Nuisance parameters that JAX can compute are computed from the counts again, so that they are differentiated.
     """
     if loss.nuisance_on_host:
-        return lambda theta, counts, nuisance: loss(theta, data, counts, nuisance)
-    return lambda theta, counts, _: loss(theta, data, counts, loss.nuisance(data, counts))
+        return lambda theta, counts, nuisance: loss.differentiable(theta, data, counts, nuisance)
+    return lambda theta, counts, _: loss.differentiable(theta, data, counts, loss.nuisance(data, counts))
 
 
 def _finite(values: Float[Array, "..."]) -> Float[Array, "..."]:

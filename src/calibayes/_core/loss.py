@@ -141,8 +141,6 @@ class CountsRisk(eqx.Module):
     convex : bool
         Whether the risk is convex and twice differentiable in the parameters. The value is only used if it is set by
         the class that defines `__call__`. Default: False.
-    streams : bool
-        Whether an evaluation needs memory for some observations at a time, instead of for all of them. Default: False.
     nuisance_on_host : bool
         Whether `nuisance` is called with NumPy arrays, for one replicate after the other. Default: False.
 
@@ -159,7 +157,6 @@ class CountsRisk(eqx.Module):
     """
 
     convex: ClassVar[bool] = False
-    streams: ClassVar[bool] = False
     nuisance_on_host: ClassVar[bool] = False
 
     @abstractmethod
@@ -184,6 +181,12 @@ class CountsRisk(eqx.Module):
         Array
             The risk, a scalar that grows in proportion to the counts.
         """
+
+    def differentiable(
+        self, theta: Float[Array, " K"], data: PyTree[Array], counts: Float[Array, " N"], nuisance: Any = None
+    ) -> Float[Array, ""]:
+        """Return the risk in a form that is fast to differentiate. Default: `__call__`. The parameters are the same."""
+        return self(theta, data, counts, nuisance)
 
     def check(self, data: PyTree[np.ndarray]) -> PyTree[np.ndarray]:
         """Raise an error for invalid data, and return the data in the form that `prepare` takes.
@@ -224,6 +227,18 @@ class CountsRisk(eqx.Module):
             Arrays of any shapes. Counts keep the order of the observations in `data`.
         """
         return data
+
+    def numbers_per_particle(self, data: PyTree[Array], n_stored: int) -> int:  # noqa: ARG002
+        """Return the size of the largest intermediate result of `__call__`, which determines how many are computed at once.
+
+        Parameters
+        ----------
+        data : pytree of Array
+            The value of `prepare`.
+        n_stored : int
+            Number of observations with padding, the default.
+        """
+        return n_stored
 
     def nuisance(self, data: PyTree[Array], counts: Float[Array, " N"]) -> Any:  # noqa: ARG002
         """Return the nuisance parameters of one replicate, a pytree of arrays. Default: None.

@@ -145,7 +145,7 @@ def score_sums(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> Float
     """
     loss = target.loss
     if isinstance(loss, CountsRisk):
-        risk = lambda point, counts, nuisance: loss(point, target.data, counts, nuisance).astype(point.dtype)
+        risk = lambda point, *args: loss.differentiable(point, target.data, *args).astype(point.dtype)
         return _finite(map_replicates(jax.grad(risk), jnp.asarray(theta), target.counts_data).T)
     gradients_of = jax.vmap(_gradients(target), (None, 1))
 

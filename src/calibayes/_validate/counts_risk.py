@@ -135,9 +135,11 @@ def _points(prior: Any, dim: int) -> Float[np.ndarray, "S K"]:
     return np.stack([centre + scale * (draw - centre) for scale, draw in zip(CONFIG.distances, draws, strict=False)])
 
 
-def _evaluate(loss: CountsRisk, theta: Array, data: PyTree[Array], counts: Array, nuisance: Any) -> Any:
+def _evaluate(
+    loss: CountsRisk, theta: Array, data: PyTree[Array], counts: Array, nuisance: Any, differentiable: bool = False
+) -> Any:
     fitted = nuisance if loss.nuisance_on_host else loss.nuisance(data, counts)
-    return loss(theta, data, counts, fitted)
+    return (loss.differentiable if differentiable else loss)(theta, data, counts, fitted)
 
 
 @light_jit
@@ -151,5 +153,5 @@ def _risks(
 def _count_derivatives(
     loss: CountsRisk, points: Array, data: PyTree[Array], counts: Array | np.ndarray, nuisance: Any
 ) -> Float[Array, "S N"]:
-    derivative = jax.grad(lambda c, point: _evaluate(loss, point, data, c, nuisance).astype(float))
+    derivative = jax.grad(lambda c, point: _evaluate(loss, point, data, c, nuisance, True).astype(float))
     return jax.lax.map(lambda point: derivative(jnp.asarray(counts), point), points)
