@@ -126,7 +126,7 @@ class GibbsModel(eqx.Module):
     @classmethod
     def from_risk(
         cls,
-        risk: Callable[..., Any],
+        risk: Any,
         prior: object,
         *,
         dim: int | None = None,

@@ -175,7 +175,7 @@ def test_replicates_are_divided_between_devices_but_observations_are_not(problem
     with cb.mesh(replicates=2):
         divided = make_target(model, data, counts, K)
     assert divided.mesh is not None
-    np.testing.assert_allclose(jax.jit(lambda target: target.risk(theta))(divided), alone, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(evaluate(divided, theta).risk, alone, rtol=1e-4, atol=1e-4)
     with cb.mesh(observations=2), pytest.raises(ValueError, match="cannot be divided between 2 devices"):
         make_target(model, data, counts, K)
 

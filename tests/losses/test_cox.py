@@ -91,7 +91,7 @@ def test_risk_of_many_observations_is_accurate_in_single_precision():
 def test_risk_is_finite_at_extreme_parameters():
     """Linear predictors of several hundred, as those of draws from a wide prior."""
     risk, _ = risk_function(cb.losses.Cox(), make_data(False, False), np.float32)
-    value, derivative = jax.value_and_grad(risk)(jnp.asarray([200.0, -300.0, 100.0]), jnp.ones(N))
+    value, derivative = jax.value_and_grad(risk)(jnp.asarray([200.0, -300.0, 100.0]), np.ones(N))
     assert np.isfinite(value)
     assert np.isfinite(derivative).all()
 

@@ -344,8 +344,8 @@ def make_target(
         of_blocks = ObservationWeights(*(in_blocks if mesh is not None else jax.device_put(in_blocks)))
     make_counts = DrawnCounts.from_spec if isinstance(counts, PoissonSpec) else StoredCounts.from_array
     target = Target(
-        loss=_in_default_float_type(model.loss),
-        prior=_in_default_float_type(model.prior),
+        loss=in_default_float_type(model.loss),
+        prior=in_default_float_type(model.prior),
         data=data,
         counts=make_counts(counts, length, n_blocks, mesh, weights),  # type: ignore[arg-type]
         reference=jax.device_put(host_array(reference)),
@@ -373,7 +373,8 @@ def _nuisance(target: Target) -> PyTree[Array]:
         return _nuisance_by_jax(target)
     data, rows = jax.device_get((target.data, target.counts.to_array().T))
     values = [loss.nuisance(data, row) for row in rows]
-    return jax.tree.map(lambda *leaves: on_all_devices(target.mesh, canonical(np.stack(leaves))), *values)
+    stacked = jax.tree.map(lambda *leaves: on_all_devices(target.mesh, canonical(np.stack(leaves))), *values)
+    return stacked if target.mesh is not None else jax.device_put(stacked)
 
 
 @jit
@@ -382,7 +383,7 @@ def _nuisance_by_jax(target: Target) -> PyTree[Array]:
     return fit_nuisance(target.loss, target.data, target.counts)
 
 
-def _in_default_float_type(module: Any) -> Any:
+def in_default_float_type(module: Any) -> Any:
     """Return a loss or prior whose floating-point arrays are of JAX's default float type."""
     dtype = jax.dtypes.canonicalize_dtype(float)
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PyTree
 from calibayes._backend.jit import light_jit
 from calibayes._core.counts import canonical
 from calibayes._core.precision import double_precision
+from calibayes._core.target import in_default_float_type
 from calibayes._validate.functions import is_remembered, remember, require_real_scalar, signature_of
 from calibayes.losses import CountsRisk
 
@@ -59,8 +60,9 @@ def check_counts_risk(loss: CountsRisk, prior: Any, data: PyTree[np.ndarray], di
     signature = signature_of((loss, prior, shapes))
     if is_remembered(signature):
         return
+    points = _points(prior, dim)
     with double_precision(True):
-        _require_properties(loss, data, jnp.asarray(_points(prior, dim)))
+        _require_properties(in_default_float_type(loss), data, jnp.asarray(points))
     remember(signature)
 
 

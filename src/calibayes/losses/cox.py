@@ -256,14 +256,14 @@ def _sorted_items(
     is_last = np.append(new_time[1:], True) & has_event[group]
     fill = -len(rows) % CONFIG.block_length
 
-    def in_blocks(values: np.ndarray, padding: float) -> np.ndarray:
+    def in_blocks(values: np.ndarray, padding: float | bool) -> np.ndarray:
         padded = np.concatenate([values, np.full((fill, *values.shape[1:]), padding, values.dtype)])
         return padded.reshape(-1, CONFIG.block_length, *values.shape[1:])
 
     same_time, same_stratum = in_blocks(1.0 - new_time, 1.0), in_blocks(1.0 - new_stratum, 1.0)
     return SurvivalData(
         in_blocks(x[rows], 0.0),
-        in_blocks(rows, 0),
+        in_blocks(rows, False),
         in_blocks(sign, 0.0),
         in_blocks(is_event, 0.0),
         same_time,

@@ -24,7 +24,7 @@ from calibayes._backend.arguments import display, positive
 from calibayes._backend.jit import jit
 from calibayes._backend.rng import fold_key, replicate_keys
 from calibayes._core.counts import StoredCounts
-from calibayes._core.loss import LinearLoss
+from calibayes._core.loss import CountsRisk, LinearLoss
 from calibayes._core.particles import Particles
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Cluster
@@ -106,6 +106,8 @@ class SafeBayes(PlugInMethod):
                 'method "safe-bayes" predicts one observation from those before it, which must be independent. It is '
                 f"not available for bootstrap.{type(bootstrap).__name__}."
             )
+        if isinstance(model.loss, CountsRisk):
+            raise ValueError('method "safe-bayes" predicts one observation, whose loss this risk does not define.')
         if weights is not None:
             raise ValueError('method "safe-bayes" is not defined for weighted observations. Use weights=None.')
         if not hasattr(model.prior, "sample"):

@@ -4,7 +4,8 @@
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,11 @@ from jaxtyping import Float
 
 from calibayes import bootstrap as bootstraps
 from calibayes import losses
-from calibayes.design import Design
-from calibayes.losses import LinearLoss
+from calibayes.design import Design, calibrate_survival
+from calibayes.losses import Cox, LinearLoss
 from calibayes.result import Result
 from calibayes.samplers import Transport
-from calibayes.tables.columns import Selection, class_target, numeric_target
+from calibayes.tables.columns import Selection, class_target, numeric_target, survival_target
 from calibayes.tables.wording import option
 
 
@@ -28,10 +29,10 @@ class LinearModel:
     ----------
     selection : Selection
         The columns.
-    loss : LinearLoss
+    loss : LinearLoss or Cox
         The loss.
-    y : ndarray of shape (N,)
-        Response; -1 and 1 for a loss of two classes.
+    y : ndarray of shape (N,) or tuple of ndarray
+        Response; -1 and 1 for a loss of two classes; times, events and times of entry of a survival model.
     classes : list of str or None
         Labels of the classes -1 and 1; None for other losses.
     design : Design
@@ -39,8 +40,8 @@ class LinearModel:
     """
 
     selection: Selection
-    loss: LinearLoss
-    y: Float[np.ndarray, " N"]
+    loss: LinearLoss | Cox
+    y: Float[np.ndarray, " N"] | tuple[Float[np.ndarray, " N"], ...]
     classes: list[str] | None
     design: Design
 
@@ -71,12 +72,25 @@ class LinearModel:
             loss = losses.Huber(design.default_huber_delta(selection.columns, y))
         return LinearModel(selection, loss, y, classes, design)
 
+    @staticmethod
+    def of_survival(selection: Selection) -> "LinearModel":
+        """Return Cox's model of columns that were selected by a formula with `Surv(time, event)` on the left side."""
+        _require_rows(len(selection.y), selection.columns.shape[1])
+        if not selection.columns.shape[1]:
+            raise ValueError("a survival model needs a column on the right side of the formula.")
+        design = Design.from_columns(selection.columns, False, selection.weights)
+        survival = survival_target(selection)
+        return LinearModel(replace(selection, intercept=False), Cox(), survival, None, design)
+
     def calibrate(self, *, bootstrap: object, call: str, **options: Any) -> Result:
         """Calibrate the model, with the clusters and strata of the selection; see `Design.calibrate`."""
         scheme = self._bootstrap(bootstrap)
         selection = self.selection
-        return self.design.calibrate(
-            self.loss, selection.columns, self.y, names=selection.names, call=call, bootstrap=scheme, **options
+        calibrate = self.design.calibrate
+        if isinstance(self.loss, Cox):
+            calibrate = partial(calibrate_survival, weights=self.design.weights)  # type: ignore[assignment]
+        return calibrate(
+            self.loss,  # type: ignore[arg-type] selection.columns, self.y, names=selection.names, call=call, bootstrap=scheme, **options
         )
 
     def _bootstrap(self, bootstrap: object) -> object:
