@@ -85,7 +85,9 @@ class GroupMean:
 def test_groups_are_not_divided_between_folds():
     groups = np.arange(40) // 4
     GroupMean.seen.clear()
-    partially_linear(groups[:, None], np.ones(40), np.ones(40), outcome=GroupMean(), exposure=GroupMean(), groups=groups)
+    partially_linear(
+        groups[:, None], np.ones(40), np.ones(40), outcome=GroupMean(), exposure=GroupMean(), groups=groups
+    )
     assert len(GroupMean.seen) == 10
 
 

@@ -89,7 +89,7 @@ def test_median_regression_requires_at_least_one_observation(n):
 
 
 def test_remission_times_are_the_published_ones():
-    """Relapses and weeks in remission by treatment: 9 in 359 weeks with 6-mercaptopurine, 21 in 182 weeks with placebo."""
+    """Relapses and weeks by treatment: 9 in 359 weeks with 6-mercaptopurine, 21 in 182 weeks with placebo."""
     x, time, event = remission()
     for placebo, relapses, weeks in ((0, 9, 359), (1, 21, 182)):
         chosen = x[:, 0] == placebo

@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from calibayes._validate.settings import check_weights
 from calibayes.calibrate import calibrate
-from calibayes.losses import Cox, LinearLoss
+from calibayes.losses import LinearLoss
 from calibayes.model import GibbsModel
 from calibayes.priors import Normal
 from calibayes.regions import Region, as_region
@@ -193,51 +193,3 @@ class Design:
         )
         result = replace(result, data=data, settings=result.settings | settings, calibration=calibration)
         return view.transform_result(result)
-
-
-def calibrate_survival(
-    risk: Cox,
-    columns: Float[np.ndarray, "N P"],
-    survival: tuple[Float[np.ndarray, " N"], ...],
-    *,
-    names: Sequence[str],
-    call: str,
-    about: dict[str, Any] | None = None,
-    prior: object = None,
-    weights: Float[np.ndarray, " N"] | None = None,
-    **options: Any,
-) -> Result:
-    """Calibrate Cox's model of columns, which needs neither an intercept nor centring.
-
-    Parameters
-    ----------
-    risk : Cox
-        The risk.
-    columns : ndarray of shape (N, P)
-        Columns.
-    survival : tuple of ndarray
-        Times and events, followed by times of entry if there are any.
-    names : sequence of str
-        Names of the columns.
-    call : str
-        Source code of the call that led here, for the report.
-    about : dict, optional
-        Further settings of the result.
-    prior : Prior, optional
-        Prior of the coefficients. Default: normal, with `CONFIG.prior_scale` divided by the spread of the column.
-    weights : ndarray of shape (N,), optional
-        Weights of the observations.
-    **options
-        Further arguments of `calibayes.calibrate`.
-
-    Returns
-    -------
-    Result
-        The calibration.
-    """
-    if prior is None:
-        prior = Normal(scale=CONFIG.prior_scale / Design.from_columns(columns, True, weights).spreads)
-    if weights is not None:
-        options["weights"] = weights
-    result = calibrate(GibbsModel(risk, prior), (columns, *survival), names=names, **options)
-    return replace(result, settings=result.settings | {"call": call, "level": result.level} | (about or {}))

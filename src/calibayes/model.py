@@ -141,9 +141,9 @@ class GibbsModel(eqx.Module):
         ----------
         risk : callable or CountsRisk
             Function `risk(theta, data, counts) -> scalar` of parameters of shape (K,), the data, and one count per
-            observation, written with `jax.numpy`. Observations with count zero must contribute nothing, and the order of
-            the observations must not matter. Counts are real numbers (weights, or those of the Bayesian bootstrap), and
-            the risk must be differentiable in them. It should grow in proportion to the counts.
+            observation, written with `jax.numpy`. Observations with count zero must contribute nothing, and the order
+            of the observations must not matter. Counts are real numbers (weights, or those of the Bayesian bootstrap),
+            and the risk must be differentiable in them. It should grow in proportion to the counts.
         prior : Prior
             Prior of the parameters.
         dim : int, optional
@@ -153,9 +153,9 @@ class GibbsModel(eqx.Module):
             takes, for example with an order in which they are sorted. The counts keep the order of the observations. It
             also receives observations with count zero, which are copies of the last one. Default: the data as they are.
         nuisance : callable, optional
-            Function `nuisance(data, counts)` that returns nuisance parameters, a pytree of arrays. It is called once for
-            every bootstrap replicate, before the parameters are sampled, and its value is the fourth argument of `risk`.
-            Default: none.
+            Function `nuisance(data, counts)` that returns nuisance parameters, a pytree of arrays. It is called once
+            for every bootstrap replicate, before the parameters are sampled, and its value is the fourth argument of
+            `risk`. Default: none.
         nuisance_on_host : bool
             Whether `nuisance` is not written with `jax.numpy`, but called with NumPy arrays for one replicate after the
             other. The derivative of the risk in the counts then leaves out the nuisance parameters, as is correct for
@@ -200,7 +200,11 @@ class GibbsModel(eqx.Module):
         for name, fn in (("risk", risk), ("prepare", prepare), ("nuisance", nuisance)):
             if not callable(fn) and (fn is not None or name == "risk"):
                 raise TypeError(f"{name} must be a function; got {type(fn).__name__}.")
-        return cls(FunctionRisk(risk, prepare, nuisance, convex=bool(convex), nuisance_on_host=bool(nuisance_on_host)), prior, dim=dim)
+        return cls(
+            FunctionRisk(risk, prepare, nuisance, convex=bool(convex), nuisance_on_host=bool(nuisance_on_host)),
+            prior,
+            dim=dim,
+        )
 
     @classmethod
     def from_numpyro(cls, fn: Callable[..., Any], data: PyTree) -> "GibbsModel":

@@ -26,7 +26,7 @@ def two_means(theta, datum):
 
 def test_moment_risk_is_the_quadratic_form_of_mean_moments():
     rng = np.random.default_rng(0)
-    z, counts = rng.normal(size=(N, 2)) + [1.0, 2.0], rng.poisson(1.0, N)
+    z, counts = rng.normal([1.0, 2.0], size=(N, 2)), rng.poisson(1.0, N)
     weight = np.array([[2.0, 0.5], [0.5, 1.0]])
     rows = np.repeat(z, counts, 0)
     g = rows - 0.8 * np.array([1.0, 2.0])
@@ -137,7 +137,7 @@ def test_composite_risk_is_the_sum_over_near_pairs():
 
 def test_composite_needs_pairs():
     model = cb.GibbsModel(cb.losses.Composite(log_density, 0.1), PRIOR, dim=1)
-    with pytest.raises(ValueError, match="no two observations are within max_distance = 0.1"):
+    with pytest.raises(ValueError, match=r"no two observations are within max_distance = 0\.1"):
         cb.calibrate(model, (np.arange(5.0), np.ones(5)), progress=False)
     with pytest.raises(ValueError, match="max_distance must be positive"):
         cb.losses.Composite(log_density, 0.0)

@@ -37,7 +37,7 @@ def test_area_is_the_share_of_ordered_pairs():
 
 
 def test_matching_learning_rate_gives_delong_variance():
-    """The posterior variance at the matching eta is that of DeLong with divisors m and n in place of m - 1 and n - 1."""
+    """The posterior variance at the matching eta is that of DeLong, with divisors m and n instead of m - 1 and n - 1."""
     marker, y = make_marker()
     area, components = area_of_pairs(marker, y, np.ones(N))
     delong = sum(np.var(components[y == label]) / (y == label).sum() for label in (0, 1))
@@ -67,7 +67,9 @@ def test_surrogates_are_means_over_pairs(surrogate):
     losses = np.log1p(np.exp(-gaps)) if surrogate == "logistic" else 1 / (1 + np.exp(gaps / 0.5))
     pairs = np.outer(counts[y == 1], counts[y == 0])
     with jax.enable_x64(True):
-        value = risk(jnp.asarray(theta), jax.tree.map(jnp.asarray, risk.prepare(risk.check((x, y)))), jnp.asarray(counts * 1.0))
+        value = risk(
+            jnp.asarray(theta), jax.tree.map(jnp.asarray, risk.prepare(risk.check((x, y)))), jnp.asarray(counts * 1.0)
+        )
     np.testing.assert_allclose(value, counts.sum() * (losses * pairs).sum() / pairs.sum(), rtol=1e-10)
 
 

@@ -29,7 +29,11 @@ def sorted_without_order(theta, data, counts):
     [
         (lambda theta, data, counts: jnp.sum((data - theta[0]) ** 2), ValueError, "does not depend on the counts"),
         (lambda theta, data, counts: counts @ jnp.abs(data - theta[0]) / len(data) + data.mean(), ValueError, "zero"),
-        (lambda theta, data, counts: counts @ (jnp.arange(len(data)) * (data - theta[0]) ** 2), ValueError, "order"),
+        (
+            lambda theta, data, counts: counts @ (jnp.arange(1.0 * len(data)) * (data - theta[0]) ** 2),
+            ValueError,
+            "order",
+        ),
         (lambda theta, data, counts: jnp.log(-counts @ (data - theta[0]) ** 2), ValueError, "risk.*is nan"),
         (lambda theta, data, counts: counts * (data - theta[0]) ** 2, ValueError, "must be a scalar; got shape"),
         (lambda theta, data, counts: counts @ np.abs(data - theta[0]), TypeError, "use jax.numpy instead of"),

@@ -1,8 +1,8 @@
 """Base classes of losses, as the risk engine sees them.
 
 A `LinearLoss` depends on the parameters through a linear prediction, which the risk engine evaluates by fast matrix
-products. A `Generic` loss is any function of the parameters and one observation. A `CountsRisk` is no sum of losses, but
-a function of the parameters and of the counts of all observations.
+products. A `Generic` loss is any function of the parameters and one observation. A `CountsRisk` is no sum of losses,
+but a function of the parameters and of the counts of all observations.
 """
 
 from abc import abstractmethod
@@ -229,7 +229,7 @@ class CountsRisk(eqx.Module):
         return data
 
     def numbers_per_particle(self, data: PyTree[Array], n_stored: int) -> int:  # noqa: ARG002
-        """Return the size of the largest intermediate result of `__call__`, which determines how many are computed at once.
+        """Return the size of the largest intermediate result, which determines how many particles are computed at once.
 
         Parameters
         ----------

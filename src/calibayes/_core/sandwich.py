@@ -144,9 +144,7 @@ def _influences(
     return influence, fold_chunks(add, zero, blocks, n_blocks, counts_module.CONFIG.blocks_per_step)
 
 
-def _loss_covariances(
-    target: Target, theta: Float[Array, "K 1 M"], scaled: Float[Array, "J M"]
-) -> Float[Array, "J N"]:
+def _loss_covariances(target: Target, theta: Float[Array, "K 1 M"], scaled: Float[Array, "J M"]) -> Float[Array, "J N"]:
     """Return minus the sums over draws of the scaled draws times the loss of every observation, padding included."""
     if isinstance(target.loss, CountsRisk):
         points = target.coordinates.constrain(theta)[:, 0]
@@ -167,6 +165,7 @@ def _loss_covariances(
         return fold_chunks(set_chunk, zeros, (indices, data), n_blocks, counts_module.CONFIG.blocks_per_step)
 
     return map_over_devices(target.mesh, on_device, target.reference_loss, target.data).reshape(-1, len(scaled)).T
+
 
 @light_jit
 def mean_shifts(target: Target, influence: Float[Array, "K N"]) -> tuple[Float[Array, "K B"], Float[Array, " B"]]:

@@ -71,7 +71,8 @@ def _require_properties(loss: CountsRisk, data: PyTree[np.ndarray], points: Floa
     rng = np.random.default_rng(0)
     # As in a calibration, copies of the last observation with count zero are at the end.
     rows, unit = np.minimum(np.arange(n + 2), n - 1), np.where(np.arange(n + 2) < n, 1.0, 0.0)
-    drawn, other = (unit * np.concatenate([rng.permutation(np.arange(n) % 3), [0, 0]]) for _ in range(2))
+    drawn = unit * np.concatenate([rng.permutation(np.arange(n) % 3), [0, 0]])
+    other = unit * rng.uniform(0.5, 1.5, n + 2)
     prepare = lambda chosen: jax.tree.map(
         lambda leaf: canonical(np.asarray(leaf)), loss.prepare(jax.tree.map(lambda leaf: leaf[chosen], data))
     )

@@ -100,7 +100,11 @@ def check_data(model: GibbsModel, data: object, names: Sequence[str] | None) -> 
     if model.dim is not None and model.dim != dim:
         raise ValueError(f"X has {dim} columns, but the model has {model.dim} parameters (its dim, or its prior's).")
     if names is None:
-        names = (columns if columns and len(columns) == dim else None) or getattr(model.prior, "names", None) or [f"theta[{k}]" for k in range(dim)]
+        names = (
+            (columns if columns and len(columns) == dim else None)
+            or getattr(model.prior, "names", None)
+            or [f"theta[{k}]" for k in range(dim)]
+        )
     else:
         names = unique_names(names, dim)
     Coordinates.from_prior(model.prior, dim)

@@ -1,7 +1,7 @@
 """Example data sets: the two problems of Tanaka (2024), arXiv:2404.16528, and survival times.
 
-Each function returns the data that a model takes: a design matrix X, whose first column is the intercept, and a response
-y; or, for survival times, X without an intercept, times and events.
+Each function returns the data that a model takes: a design matrix X, whose first column is the intercept, and a
+response y; or, for survival times, X without an intercept, times and events.
 """
 
 from importlib import resources

@@ -9,9 +9,10 @@ from jaxtyping import Float
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from calibayes import losses
-from calibayes.design import Design, calibrate_survival
+from calibayes.design import Design
 from calibayes.estimators.base import LinearEstimator, require_numeric
 from calibayes.result import Result
+from calibayes.survival import calibrate_survival
 
 
 class CoxPHSurvivalAnalysis(LinearEstimator):

@@ -1,13 +1,13 @@
 r"""The negative logarithm of Cox's partial likelihood, as a function of the counts of the observations.
 
-With hazards $h_j = c_j \exp(x_j^\top\theta)$, the set $\mathcal{R}(t)$ of observations at risk just before t and the set
-$\mathcal{D}(t)$ of those with an event at t,
+With hazards $h_j = c_j \exp(x_j^\top\theta)$, the set $\mathcal{R}(t)$ of observations at risk just before t and the
+set $\mathcal{D}(t)$ of those with an event at t,
 
 $$ R(\theta, c) = \sum_t d_t \log S_t - \sum_i c_i \delta_i\,x_i^\top\theta, \qquad
    S_t = \sum_{j \in \mathcal{R}(t)} h_j, \qquad d_t = \sum_{i \in \mathcal{D}(t)} c_i, $$
 
-which is Breslow's approximation for ties. Efron's replaces $d \log S$ by $\sum_{k=0}^{d-1} \log(S - k \bar{h})$ with the
-mean hazard $\bar{h} = \sum_{\mathcal{D}} h_j / d$ of the events. With $a = S / \bar{h} \ge d$ this is
+which is Breslow's approximation for ties. Efron's replaces $d \log S$ by $\sum_{k=0}^{d-1} \log(S - k \bar{h})$ with
+the mean hazard $\bar{h} = \sum_{\mathcal{D}} h_j / d$ of the events. With $a = S / \bar{h} \ge d$ this is
 
 $$ d \log\bar{h} + \log\Gamma(a + 1) - \log\Gamma(a - d + 1), $$
 
@@ -26,6 +26,7 @@ Efron (1977), The efficiency of Cox's likelihood function for censored data, Jou
 Association 72, 557-565.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -117,7 +118,9 @@ class Cox(CountsRisk):
     $\theta = 0$.
 
     The calibrated intervals are robust to misspecification, such as hazards that are not proportional: they are about
-    those of the sandwich estimator of Lin and Wei (1989).
+    those of the sandwich estimator of Lin and Wei (1989). With "breslow" the derivatives of the risk in the counts are
+    exactly their score residuals; with "efron" they also contain the change of the correction for ties, of the order of
+    one divided by the number at risk, because two copies of an event are a tie.
 
     References
     ----------
@@ -318,10 +321,15 @@ def _products(matrix: Float[Array, "L L"], values: Float[Array, " L"]) -> Float[
 def _term_of_time(
     total: Array, event_hazard: Array, n_events: Array, at_risk: Array, largest: Array, efron: bool
 ) -> Array:
-    """Return the term of one event time, relative to that of parameters of zero up to a constant."""
+    """Return the term of one event time, relative to that of parameters of zero up to a constant.
+
+    Hazards far below the largest so far may have been rounded to zero; they are replaced by the smallest hazard.
+    """
+    smallest = math.exp(CONFIG.min_exponent)
+    total = jnp.maximum(total, smallest)
     if not efron:
         return n_events * (jnp.log(total / at_risk) + largest)
-    mean = event_hazard / n_events
+    mean = jnp.maximum(event_hazard / n_events, smallest)
     # At least as many are at risk as have events, but for rounding errors.
     first = jnp.maximum(total / mean - n_events, 0.0) + 1
     z, end = first + CONFIG.shift, first + (CONFIG.shift + n_events)

@@ -20,9 +20,9 @@ class MMD(CountsRisk):
     Parameters
     ----------
     kernel : float or callable
-        Bandwidth h of the Gaussian kernel $\exp\{-\lVert x - y\rVert^2 / (2 h^2)\}$, in units of the data; or a positive
-        definite function `kernel(x, y) -> scalar` of two observations. The median distance between observations is a
-        usual bandwidth.
+        Bandwidth h of the Gaussian kernel $\exp\{-\lVert x - y\rVert^2 / (2 h^2)\}$, in units of the data; or a
+        positive definite function `kernel(x, y) -> scalar` of two observations. The median distance between
+        observations is a usual bandwidth.
     simulator : callable
         Function `simulator(theta, noise)` that returns one simulated observation, written with `jax.numpy`.
     noise : array_like of shape (S, ...)

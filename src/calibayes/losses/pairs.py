@@ -44,8 +44,8 @@ class Composite(CountsRisk):
     $$ -\sum_{i < j} \frac{2 c_i c_j}{c_i + c_j} \log f(z_i, z_j; \theta) $$
 
     over all pairs that are near enough: a pair counts as often as its observations if these have equal counts, as in a
-    block or cluster that was drawn, and not at all if one of them was not drawn. Observations are dependent, so that the
-    bootstrap must draw blocks of neighbouring observations, large compared with the range of the dependence:
+    block or cluster that was drawn, and not at all if one of them was not drawn. Observations are dependent, so that
+    the bootstrap must draw blocks of neighbouring observations, large compared with the range of the dependence:
     `bootstrap.Cluster` with blocks as clusters. The composite likelihood is no likelihood, because an observation is in
     many pairs; the calibrated eta corrects for this.
 

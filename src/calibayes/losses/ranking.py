@@ -123,7 +123,9 @@ class AUC(CountsRisk):
             expected = "(observations,)" if self.surrogate == "none" else "(observations, columns)"
             raise ValueError(f"the first array of data must have shape {expected} for AUC; got {x.shape}.")
         if self.surrogate == "sigmoid" and x.shape[1] < 2:
-            raise ValueError('X must have at least two columns with surrogate="sigmoid"; the first has coefficient one.')
+            raise ValueError(
+                'X must have at least two columns with surrogate="sigmoid"; the first has coefficient one.'
+            )
         labels = np.unique(y)
         if y.ndim != 1 or not (np.isin(labels, (0, 1)).all() or np.isin(labels, (-1, 1)).all()):
             raise ValueError(f"y must hold labels -1 and 1, or 0 and 1, for AUC; got {labels[:5].tolist()}.")
@@ -174,5 +176,3 @@ def _area(ranks: _Ranks, counts: Float[Array, " N"]) -> Float[Array, ""]:
     share = 0.5 * (below[ranks.first] + below[ranks.end]) / below[-1]
     weights = jnp.where(is_positive, ordered, 0.0)
     return (weights * share).sum() / weights.sum()
-
-

@@ -116,7 +116,7 @@ def _risk(risk: losses.CountsRisk) -> str:
         case losses.Cox(ties=ties):
             return f"the negative log partial likelihood of Cox’s model, with {ties.capitalize()}’s treatment of ties"
         case losses.AUC(surrogate="none"):
-            return "half the squared distance from the empirical area under the ROC curve, times the number of observations"
+            return "half the squared distance from the area under the ROC curve, times the number of observations"
         case losses.GMM():
             return "half the objective function of the generalized method of moments"
         case losses.MMD():
@@ -151,7 +151,7 @@ def _loss(loss: object) -> str:
         case losses.Logistic():
             return "the logistic loss"
         case losses.FisslerZiegel():
-            return f"the loss of Fissler and Ziegel for value at risk and expected shortfall at {python_source(loss.alpha)}"
+            return f"the Fissler–Ziegel loss for value at risk and expected shortfall at {python_source(loss.alpha)}"
         case losses.Generic():
             kind = "a user-defined loss" if loss.sign == 1 else "minus a user-defined log-likelihood"
             return kind + _name_in_brackets(loss.fn)

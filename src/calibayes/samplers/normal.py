@@ -11,10 +11,10 @@ normal, integration by parts gives
 
 $$ E\,\rho'(f) = E\{z\,\rho(m + sz)\}/s, \qquad E\,\rho''(f) = E\{(z^2 - 1)\,\rho(m + sz)\}/s^2, $$
 
-integrals over one dimension that exist for check and hinge losses too. A risk that is a convex function of the counts is
-not smoothed; its derivatives are those of automatic differentiation. A Newton step on all replicates therefore
-costs B x N evaluations of the loss at a few nodes and B x N x K^2 operations for the Hessians, less than one evaluation
-of the risk at all particles. The smoothing scale s is that of the posterior on the data, for all replicates.
+integrals over one dimension that exist for check and hinge losses too. A risk that is a convex function of the counts
+is not smoothed; its derivatives are those of automatic differentiation. A Newton step on all replicates therefore costs
+B x N evaluations of the loss at a few nodes and B x N x K^2 operations for the Hessians, less than one evaluation of
+the risk at all particles. The smoothing scale s is that of the posterior on the data, for all replicates.
 
 References
 ----------

@@ -13,10 +13,11 @@ from jaxtyping import Float
 
 from calibayes import bootstrap as bootstraps
 from calibayes import losses
-from calibayes.design import Design, calibrate_survival
+from calibayes.design import Design
 from calibayes.losses import Cox, LinearLoss
 from calibayes.result import Result
 from calibayes.samplers import Transport
+from calibayes.survival import calibrate_survival
 from calibayes.tables.columns import Selection, class_target, numeric_target, survival_target
 from calibayes.tables.wording import option
 
@@ -90,7 +91,13 @@ class LinearModel:
         if isinstance(self.loss, Cox):
             calibrate = partial(calibrate_survival, weights=self.design.weights)  # type: ignore[assignment]
         return calibrate(
-            self.loss,  # type: ignore[arg-type] selection.columns, self.y, names=selection.names, call=call, bootstrap=scheme, **options
+            self.loss,  # type: ignore[arg-type]
+            selection.columns,
+            self.y,
+            names=selection.names,
+            call=call,
+            bootstrap=scheme,
+            **options,
         )
 
     def _bootstrap(self, bootstrap: object) -> object:
