@@ -19,7 +19,7 @@ APPLICATIONS = (
     "tables",
 )
 METHODS = ("methods", "compare.py")
-RISKS = ("counts_risk.py", "cox.py", "discrepancy.py", "moments.py", "pairs.py", "ranking.py", "tail.py")
+RISKS = ("counts_risk.py", "cox.py", "discrepancy.py", "function.py", "moments.py", "pairs.py", "ranking.py", "tail.py")
 """Risks that are functions of the counts: their evaluation and their check, and the built-in ones."""
 MAX_CORE_LINES, MAX_METHODS_LINES, MAX_RISKS_LINES = 10_000, 1_300, 700
 MAX_TOP_LEVEL_MODULES = 16

@@ -63,4 +63,5 @@ def calibrate_survival(
     if weights is not None:
         options["weights"] = weights
     result = calibrate(GibbsModel(risk, prior), (columns, *survival), names=names, **options)
-    return replace(result, settings=result.settings | {"call": call, "level": result.level} | (about or {}))
+    own = {"call": call, "level": result.level, "region": result.region.name}
+    return replace(result, settings=result.settings | own | (about or {}))

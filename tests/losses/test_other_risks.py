@@ -8,6 +8,8 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 
 import calibayes as cb
+from calibayes._core.target import in_default_float_type
+from calibayes._validate.data import check_data
 
 N = 40
 PRIOR = cb.priors.Normal(scale=10.0)
@@ -16,6 +18,7 @@ PRIOR = cb.priors.Normal(scale=10.0)
 def in_double(risk, theta, data, counts):
     """Return the risk of raw data in double precision."""
     with jax.enable_x64(True):
+        risk = in_default_float_type(risk)
         prepared = jax.tree.map(jnp.asarray, risk.prepare(risk.check(data)))
         return float(risk(jnp.asarray(theta, float), prepared, jnp.asarray(counts, float)))
 
@@ -153,7 +156,5 @@ def test_risks_pass_the_checks_of_a_calibration():
         (cb.losses.AUC("sigmoid"), (rng.normal(size=(N, 2)), rng.integers(2, size=N)), None),
         (cb.losses.Cox(), (rng.normal(size=(N, 2)), rng.exponential(size=N), rng.integers(2, size=N)), None),
     ]
-    from calibayes._validate.data import check_data
-
     for risk, data, dim in problems:
         assert check_data(cb.GibbsModel(risk, PRIOR, dim=dim), data, None).n == N

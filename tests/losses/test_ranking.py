@@ -37,7 +37,7 @@ def test_area_is_the_share_of_ordered_pairs():
 
 
 def test_matching_learning_rate_gives_delong_variance():
-    """The posterior variance at the matching eta is that of DeLong, with divisors m and n instead of m - 1 and n - 1."""
+    """The posterior variance at the matching eta is that of DeLong, with divisors m and n, not m - 1 and n - 1."""
     marker, y = make_marker()
     area, components = area_of_pairs(marker, y, np.ones(N))
     delong = sum(np.var(components[y == label]) / (y == label).sum() for label in (0, 1))

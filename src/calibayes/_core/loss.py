@@ -240,7 +240,7 @@ class CountsRisk(eqx.Module):
         """
         return n_stored
 
-    def nuisance(self, data: PyTree[Array], counts: Float[Array, " N"]) -> Any:  # noqa: ARG002
+    def nuisance(self, data: PyTree[Array], counts: Float[Array | np.ndarray, " N"]) -> Any:  # noqa: ARG002
         """Return the nuisance parameters of one replicate, a pytree of arrays. Default: None.
 
         Parameters
@@ -251,26 +251,3 @@ class CountsRisk(eqx.Module):
             Counts of the observations.
         """
         return None
-
-
-def _optional_static(fn: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    return None if fn is None else static(fn)
-
-
-class FunctionRisk(CountsRisk):
-    """Risk given by a function, see `GibbsModel.from_risk`."""
-
-    fn: Callable[..., Any] = eqx.field(converter=static)
-    prepare_fn: Callable[..., Any] | None = eqx.field(converter=_optional_static, default=None)
-    nuisance_fn: Callable[..., Any] | None = eqx.field(converter=_optional_static, default=None)
-    convex: bool = eqx.field(static=True, default=False, kw_only=True)  # type: ignore[misc]
-    nuisance_on_host: bool = eqx.field(static=True, default=False, kw_only=True)  # type: ignore[misc]
-
-    def __call__(self, theta, data, counts, nuisance=None):
-        return self.fn(theta, data, counts) if self.nuisance_fn is None else self.fn(theta, data, counts, nuisance)
-
-    def prepare(self, data):
-        return data if self.prepare_fn is None else self.prepare_fn(data)
-
-    def nuisance(self, data, counts):
-        return None if self.nuisance_fn is None else self.nuisance_fn(data, counts)

@@ -21,7 +21,7 @@ from calibayes._backend.devices import SHARDED, UNSHARDED, map_over_devices, sum
 from calibayes._backend.jit import jit
 from calibayes._core.counts import fold_blocks
 from calibayes._core.counts_risk import map_replicates, scores_of
-from calibayes._core.loss import CountsRisk, LinearLoss
+from calibayes._core.loss import CountsRisk, Generic, LinearLoss
 from calibayes._core.target import Target
 
 Gradients = Callable[[Any, Float[Array, " K"]], Float[Array, "L K"]]
@@ -39,6 +39,7 @@ def _gradients(target: Target) -> Gradients:
             return _finite(slope(prediction, y))[:, None] * x
 
         return of_linear
+    assert isinstance(loss, Generic)
     gradient = jax.vmap(jax.grad(lambda theta, datum: loss(theta, datum).astype(theta.dtype)), (None, 0))
     return lambda block, theta: _finite(gradient(theta, block))
 

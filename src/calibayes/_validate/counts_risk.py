@@ -79,7 +79,7 @@ def _require_properties(loss: CountsRisk, data: PyTree[np.ndarray], points: Floa
     prepared = prepare(rows)
     nuisance = loss.nuisance(prepared, unit) if loss.nuisance_on_host else None
     abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (points[0], prepared, unit))
-    require_real_scalar(_NAME, lambda *args: _evaluate(loss, *args, nuisance), *abstract)
+    require_real_scalar(_NAME, lambda theta, data, counts: _evaluate(loss, theta, data, counts, nuisance), *abstract)
 
     def risks(prepared: PyTree[np.ndarray], counts: np.ndarray) -> Float[np.ndarray, " S"]:
         nuisance = loss.nuisance(prepared, counts) if loss.nuisance_on_host else None
@@ -149,7 +149,7 @@ def _evaluate(
 def _risks(
     loss: CountsRisk, points: Array, data: PyTree[Array], counts: Array | np.ndarray, nuisance: Any
 ) -> Float[Array, " S"]:
-    return jax.lax.map(lambda point: _evaluate(loss, point, data, counts, nuisance).astype(float), points)
+    return jax.lax.map(lambda point: _evaluate(loss, point, data, jnp.asarray(counts), nuisance).astype(float), points)
 
 
 @light_jit

@@ -19,9 +19,10 @@ from jaxtyping import Array, Float
 
 from calibayes._backend.arguments import parameters, scalar
 from calibayes._backend.functions import Numbers, static
-from calibayes._core.loss import CountsRisk, FunctionRisk, Generic, LinearLoss
+from calibayes._core.loss import CountsRisk, Generic, LinearLoss
 from calibayes.losses.cox import Cox
 from calibayes.losses.discrepancy import MMD
+from calibayes.losses.function import FunctionRisk
 from calibayes.losses.moments import GMM
 from calibayes.losses.pairs import Composite
 from calibayes.losses.ranking import AUC

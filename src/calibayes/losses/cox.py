@@ -64,23 +64,23 @@ _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680)
 class SurvivalData(NamedTuple):
     """Sorted data, in blocks of items. An item adds an observation to the risk set, or removes it at its entry."""
 
-    x: Float[Array, "G L K"]
+    x: Float[Array | np.ndarray, "G L K"]
     """Columns, centred."""
-    row: Int[Array, "G L"]
+    row: Int[Array | np.ndarray, "G L"]
     """Index of the observation."""
-    sign: Float[Array, "G L"]
+    sign: Float[Array | np.ndarray, "G L"]
     """1 where the observation enters the sum, -1 where it leaves it, 0 for padding."""
-    event: Float[Array, "G L"]
+    event: Float[Array | np.ndarray, "G L"]
     """Whether the item is an event."""
-    same_time: Float[Array, "G L"]
+    same_time: Float[Array | np.ndarray, "G L"]
     """0 for the first item of every time, else 1."""
-    same_stratum: Float[Array, "G L"]
+    same_stratum: Float[Array | np.ndarray, "G L"]
     """0 for the first item of every stratum, else 1."""
-    is_last: Bool[Array, "G L"]
+    is_last: Bool[Array | np.ndarray, "G L"]
     """Whether the item is the last one of a time with events."""
-    since_stratum: Float[Array, "G L L"] | None
+    since_stratum: Float[Array | np.ndarray, "G L L"]
     """Whether the second item of the block is not after the first, and of the same stratum."""
-    since_time: Float[Array, "G L L"] | None
+    since_time: Float[Array | np.ndarray, "G L L"]
     """Whether the second item of the block is not after the first, and of the same time."""
 
 
@@ -192,8 +192,9 @@ class Cox(CountsRisk):
     def differentiable(self, theta, data, counts, nuisance=None):  # noqa: ARG002
         """Return the risk by sums over all observations at a time."""
         of_items = counts[data.row]
-        blocks = data._replace(since_stratum=None, since_time=None)
-        data, counts = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (blocks, of_items))
+        flatten = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])
+        linear, counts = _linear_part(theta, data, of_items), flatten(of_items)
+        data = SurvivalData(*map(flatten, data))
         predictor = jnp.matmul(data.x, theta, precision=jax.lax.Precision.HIGHEST)
         counted = (data.sign > 0) & (counts > 0)
         largest = jax.lax.stop_gradient(jnp.max(jnp.where(counted, predictor, -1e30)))
@@ -204,9 +205,9 @@ class Cox(CountsRisk):
         # The difference of cumulative sums may round to less than one of its terms.
         total = jnp.maximum(total, event_hazard)
         evaluated = data.is_last & (n_events > 0)
-        values = (jnp.where(evaluated, value, 1.0) for value in (total, event_hazard, n_events, at_risk))
-        terms = jnp.where(evaluated, _term_of_time(*values, largest, self.ties == "efron"), 0.0)
-        return terms.sum() - _linear_part(theta, blocks, of_items)
+        sums = (total, event_hazard, n_events, at_risk)
+        terms = _terms(evaluated, sums, largest, self.ties == "efron")
+        return terms.sum() - linear
 
 
 def _linear_part(theta: Float[Array, " K"], data: SurvivalData, counts: Float[Array, "G L"]) -> Float[Array, ""]:
@@ -243,8 +244,7 @@ def _sorted_items(
 ) -> SurvivalData:
     """Return the items in the order of the pass: by stratum, by decreasing time, and within blocks of equal length."""
     n = len(time)
-    rows, times = np.arange(n), time
-    sign, is_event = np.ones(n), event
+    rows, times, sign, is_event = (np.asarray(values) for values in (range(n), time, np.ones(n), event))
     labels = np.zeros(n, int) if strata is None else strata
     if entry is not None and (entry > 0).any():
         rows, times = np.tile(rows, 2), np.concatenate([time, entry])
@@ -302,29 +302,34 @@ def _add_block(sums: _Sums, data: SurvivalData, counts: Float[Array, " L"], thet
     at_risk = kept * sums.at_risk + _products(data.since_stratum, data.sign * counts)
     n_events = same_time * sums.n_events + _products(data.since_time, data.event * counts)
     evaluated = data.is_last & (n_events > 0)
-    values = (jnp.where(evaluated, value, 1.0) for value in (total, event_hazard, n_events, at_risk))
-    added = _barrier(jnp.where(evaluated, _term_of_time(*values, largest, efron), 0.0).sum())
+    added = _barrier(_terms(evaluated, (total, event_hazard, n_events, at_risk), largest, efron).sum())
     hazard_sum = _add(kept[-1] * carried, kept[-1] * error, partial[-1])
     return _Sums(largest, hazard_sum, event_hazard[-1], _add(*sums.risk, added), at_risk[-1], n_events[-1])
 
 
-def _predictor(x: Float[Array, "L K"], thetas: Any) -> Float[Array, " L"]:
+def _predictor(x: Float[Array | np.ndarray, "L K"], thetas: Any) -> Float[Array, " L"]:
     if not isinstance(thetas, list):
         return jnp.matmul(x, thetas, precision=jax.lax.Precision.HIGHEST)
     return sum((x[:, k] * thetas[k] for k in range(1, len(thetas))), x[:, 0] * thetas[0])
 
 
-def _products(matrix: Float[Array, "L L"], values: Float[Array, " L"]) -> Float[Array, " L"]:
+def _products(matrix: Float[Array | np.ndarray, "L L"], values: Float[Array | np.ndarray, " L"]) -> Float[Array, " L"]:
     return jnp.matmul(matrix, values, precision=jax.lax.Precision.HIGHEST)
 
 
-def _term_of_time(
-    total: Array, event_hazard: Array, n_events: Array, at_risk: Array, largest: Array, efron: bool
+def _terms(
+    evaluated: Array | np.ndarray, sums: tuple[Array, Array, Array, Array], largest: Array, efron: bool
 ) -> Array:
-    """Return the term of one event time, relative to that of parameters of zero up to a constant.
+    """Return the terms of event times, relative to those of parameters of zero up to a constant; zero elsewhere.
 
-    Hazards far below the largest so far may have been rounded to zero; they are replaced by the smallest hazard.
+    `sums` are the sum of the hazards at risk, that of the events, and the numbers of events and at risk. Hazards far
+    below the largest so far may have been rounded to zero; they are replaced by the smallest hazard.
     """
+    total, event_hazard, n_events, at_risk = (jnp.where(evaluated, value, 1.0) for value in sums)
+    return jnp.where(evaluated, _term(total, event_hazard, n_events, at_risk, largest, efron), 0.0)
+
+
+def _term(total: Array, event_hazard: Array, n_events: Array, at_risk: Array, largest: Array, efron: bool) -> Array:
     smallest = math.exp(CONFIG.min_exponent)
     total = jnp.maximum(total, smallest)
     if not efron:

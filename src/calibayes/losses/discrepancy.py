@@ -59,7 +59,7 @@ class MMD(CountsRisk):
     simulator: Callable[..., Any]
     noise: Array
 
-    def __init__(self, kernel: float | Callable[..., Any], simulator: Callable[..., Any], noise: object):
+    def __init__(self, kernel: Any, simulator: Any, noise: object):
         for name, fn in (("kernel", kernel), ("simulator", simulator)):
             if not callable(fn) and not (name == "kernel" and isinstance(fn, int | float | np.number)):
                 raise TypeError(f"{name} must be a function; got {display(fn)}.")

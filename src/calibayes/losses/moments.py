@@ -55,7 +55,7 @@ class GMM(CountsRisk):
     moments: Callable[..., Any] = eqx.field(converter=static)
     weight: Float[Array, "P P"] | None
 
-    def __init__(self, moments: Callable[..., Any], weight: object = "continuous"):
+    def __init__(self, moments: Any, weight: object = "continuous"):
         if not callable(moments):
             raise TypeError(f"moments must be a function (theta, datum); got {display(moments)}.")
         self.moments, self.weight = moments, None
@@ -79,7 +79,7 @@ class GMM(CountsRisk):
         mean = counts @ values / n
         if self.weight is not None:
             return 0.5 * n * mean @ self.weight.astype(mean.dtype) @ mean
-        centred = values - mean
+        centred = values - mean[None]
         covariance = jnp.matmul((centred * counts[:, None]).T, centred, precision=jax.lax.Precision.HIGHEST) / n
         root = jnp.linalg.cholesky(covariance)
         whitened = jax.scipy.linalg.solve_triangular(root, mean, lower=True)

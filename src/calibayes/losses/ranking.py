@@ -24,23 +24,23 @@ _SURROGATES = ("none", "logistic", "sigmoid")
 class _Ranks(NamedTuple):
     """A sorted marker."""
 
-    row: Int[Array, " N"]
+    row: Int[Array | np.ndarray, " N"]
     """Observation at each rank."""
-    positive: Bool[Array, " N"]
+    positive: Bool[Array | np.ndarray, " N"]
     """Whether that observation is of the positive class."""
-    first: Int[Array, " N"]
+    first: Int[Array | np.ndarray, " N"]
     """Number of ranks with a smaller marker."""
-    end: Int[Array, " N"]
+    end: Int[Array | np.ndarray, " N"]
     """Number of ranks with a marker that is not larger."""
 
 
 class _Classes(NamedTuple):
     """Columns of the two classes, and the indices of their observations."""
 
-    positive: Float[Array, "P K"]
-    negative: Float[Array, "Q K"]
-    positive_row: Int[Array, " P"]
-    negative_row: Int[Array, " Q"]
+    positive: Float[Array | np.ndarray, "P K"]
+    negative: Float[Array | np.ndarray, "Q K"]
+    positive_row: Int[Array | np.ndarray, " P"]
+    negative_row: Int[Array | np.ndarray, " Q"]
 
 
 class AUC(CountsRisk):

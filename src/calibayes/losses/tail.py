@@ -45,7 +45,7 @@ class FisslerZiegel(Generic):
     >>> model = cb.GibbsModel(loss, cb.priors.Normal(scale=10.0), dim=2)
     """
 
-    alpha: Float[Array, ""]
+    alpha: Float[Array, ""] = None  # type: ignore[assignment]
 
     def __init__(self, alpha: Numbers):
         self.alpha = parameters("alpha", alpha)

@@ -24,7 +24,7 @@ from calibayes._backend.arguments import display, positive
 from calibayes._backend.jit import jit
 from calibayes._backend.rng import fold_key, replicate_keys
 from calibayes._core.counts import StoredCounts
-from calibayes._core.loss import CountsRisk, LinearLoss
+from calibayes._core.loss import CountsRisk, Generic, LinearLoss
 from calibayes._core.particles import Particles
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Cluster
@@ -194,4 +194,5 @@ def _losses(target: Target, theta: Float[Array, "K B M"], data: Any) -> Float[Ar
             "bk,kbm->bm", x, theta - target.reference[:, None, None], precision=jax.lax.Precision.HIGHEST
         )
         return jax.vmap(jax.vmap(loss.rho, (0, None)))(prediction, y)
+    assert isinstance(loss, Generic)
     return jax.vmap(jax.vmap(loss, (1, None)), (1, 0))(theta, data).astype(theta.dtype)

@@ -5,7 +5,6 @@
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,18 +86,12 @@ class LinearModel:
         """Calibrate the model, with the clusters and strata of the selection; see `Design.calibrate`."""
         scheme = self._bootstrap(bootstrap)
         selection = self.selection
-        calibrate = self.design.calibrate
+        options |= {"names": selection.names, "call": call, "bootstrap": scheme}
         if isinstance(self.loss, Cox):
-            calibrate = partial(calibrate_survival, weights=self.design.weights)  # type: ignore[assignment]
-        return calibrate(
-            self.loss,  # type: ignore[arg-type]
-            selection.columns,
-            self.y,
-            names=selection.names,
-            call=call,
-            bootstrap=scheme,
-            **options,
-        )
+            return calibrate_survival(
+                self.loss, selection.columns, tuple(self.y), weights=self.design.weights, **options
+            )
+        return self.design.calibrate(self.loss, selection.columns, np.asarray(self.y), **options)
 
     def _bootstrap(self, bootstrap: object) -> object:
         groups, strata = self.selection.groups, self.selection.strata
