@@ -8,6 +8,7 @@ from jaxtyping import PyTree
 
 from calibayes._backend.arguments import integer
 from calibayes.losses import CountsRisk, FunctionRisk, Generic, LinearLoss
+from calibayes.losses.function import as_risk
 from calibayes.priors import Prior, as_prior
 
 __all__ = ["GibbsModel"]
@@ -193,18 +194,7 @@ class GibbsModel(eqx.Module):
         ...     return 0.5 * counts.sum() * jnp.log(counts @ (y - X @ theta) ** 2 / counts.sum())
         >>> model = cb.GibbsModel.from_risk(risk, cb.priors.Normal(scale=10.0), dim=2)
         """
-        if isinstance(risk, CountsRisk):
-            if prepare is not None or nuisance is not None:
-                raise TypeError("prepare and nuisance are for a function; define them as methods of the CountsRisk.")
-            return cls(risk, prior, dim=dim)
-        for name, fn in (("risk", risk), ("prepare", prepare), ("nuisance", nuisance)):
-            if not callable(fn) and (fn is not None or name == "risk"):
-                raise TypeError(f"{name} must be a function; got {type(fn).__name__}.")
-        return cls(
-            FunctionRisk(risk, prepare, nuisance, convex=bool(convex), nuisance_on_host=bool(nuisance_on_host)),
-            prior,
-            dim=dim,
-        )
+        return cls(as_risk(risk, prepare, nuisance, convex, nuisance_on_host), prior, dim=dim)
 
     @classmethod
     def from_numpyro(cls, fn: Callable[..., Any], data: PyTree) -> "GibbsModel":

@@ -50,7 +50,7 @@ def test_matching_learning_rate_gives_delong_variance():
     np.testing.assert_allclose(influences(target, particles, eta).matching_eta, 1 / (N * delong), rtol=1e-3)
     with jax.enable_x64(True):
         prepared = jax.tree.map(jnp.asarray, model.loss.prepare(data))
-        scores = scores_of(model.loss, prepared)(jnp.asarray([area]), jnp.ones(N), None)[:, 0]
+        scores = np.asarray(scores_of(model.loss, prepared)(jnp.asarray([area]), jnp.ones(N), None))[:, 0]
     expected = (components - area) / np.where(y == 1, y.sum(), N - y.sum())
     np.testing.assert_allclose(-scores / N, expected, atol=1e-12)
 

@@ -30,3 +30,31 @@ class FunctionRisk(CountsRisk):
 
     def nuisance(self, data, counts):
         return None if self.nuisance_fn is None else self.nuisance_fn(data, counts)
+
+
+def as_risk(risk: object, prepare: object, nuisance: object, convex: bool, nuisance_on_host: bool) -> CountsRisk:
+    """Return a risk object as it is, and a function with its options as a `FunctionRisk`; see `GibbsModel.from_risk`.
+
+    Parameters
+    ----------
+    risk, prepare, nuisance, convex, nuisance_on_host
+        Arguments of `GibbsModel.from_risk`.
+
+    Returns
+    -------
+    CountsRisk
+
+    Raises
+    ------
+    TypeError
+        If an argument is not callable.
+    """
+    if isinstance(risk, CountsRisk):
+        if prepare is not None or nuisance is not None:
+            raise TypeError("prepare and nuisance are for a function; define them as methods of the CountsRisk.")
+        return risk
+    for name, fn in (("risk", risk), ("prepare", prepare), ("nuisance", nuisance)):
+        if not callable(fn) and (fn is not None or name == "risk"):
+            raise TypeError(f"{name} must be a function; got {type(fn).__name__}.")
+    functions: Any = (risk, prepare, nuisance)
+    return FunctionRisk(*functions, convex=bool(convex), nuisance_on_host=bool(nuisance_on_host))
