@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from studies.names import (
     ERRORS,
+    HAZARDS,
     LOSSES,
     MANY_FILE,
     MANY_SIZES,
@@ -122,6 +124,22 @@ def misspecified_(
 
     cases = misspecified.cases(datasets, error, loss, seed)
     _run(cases, misspecified.run_case, out, tables.misspecified, processes)
+
+
+@app.command(name="survival")
+def survival_(
+    datasets: Datasets = 1_000,
+    hazard: Annotated[list[str], typer.Option(help=f"{'; '.join(HAZARDS)}; may be repeated.")] = list(HAZARDS),  # noqa: B006
+    seed: FirstSeed = 0,
+    processes: Processes = CORES,
+    out: Out = RESULTS / "survival.csv",
+) -> None:
+    """Coverage of the log hazard ratios of Cox's model, with and without proportional hazards."""
+    _require_choices("--hazard", hazard, HAZARDS)
+    from studies import survival, tables
+
+    summarise = partial(tables.misspecified, problems="hazards")
+    _run(survival.cases(datasets, hazard, seed), survival.run_case, out, summarise, processes)
 
 
 @app.command(name="open")

@@ -10,6 +10,7 @@ REGIONS = ("box", "ellipsoid", "hpd", "slope")
 """Regions of a case, in the order of calibration: the first from scratch, the others from its particles."""
 ERRORS = ("normal", "heteroscedastic", "t3", "contaminated")
 LOSSES = ("quantile", "huber", "squared")
+HAZARDS = ("proportional", "not proportional")
 
 METHOD_PROBLEMS = (
     "median, normal",

@@ -236,7 +236,7 @@ def figure5(lines: Sequence[Line], machine_lines: Sequence[Line] | None = None) 
     return Table([*columns, "seeds", "eta", "range", "paper: eta"], rows)
 
 
-def misspecified(lines: Sequence[Line]) -> Table:
+def misspecified(lines: Sequence[Line], problems: str = "errors, loss") -> Table:
     """Return the coverage of the calibrated sets, of those at eta = 1 and of the Wald sets."""
     by_key = {(cell.problem, cell.region, cell.sampler): cell for cell in cells(lines)}
     rows = []
@@ -246,7 +246,7 @@ def misspecified(lines: Sequence[Line]) -> Table:
             coverages = [f"{100 * other.coverage:.1f}" for other in others]
             median_eta = f"{np.median(cell.etas):.2f}"
             rows.append([problem, region, str(cell.number), cell.coverage_text, *coverages, median_eta, cell.warnings])
-    columns = ["errors, loss", "region", "data sets", "calibrated, % (SE)", "eta = 1, %", "sandwich, %", "median eta"]
+    columns = [problems, "region", "data sets", "calibrated, % (SE)", "eta = 1, %", "sandwich, %", "median eta"]
     return Table([*columns, "not converged, warned"], rows)
 
 

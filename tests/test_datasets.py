@@ -9,6 +9,7 @@ from calibayes.datasets import (
     HEART_DISEASE_PAPER_PREDICTORS,
     heart_disease,
     median_regression,
+    remission,
 )
 
 # z scores of The Elements of Statistical Learning, table 4.2 (logistic regression on the paper's seven predictors).
@@ -85,3 +86,11 @@ def test_median_regression_depends_on_the_seed_only():
 def test_median_regression_requires_at_least_one_observation(n):
     with pytest.raises(ValueError, match=f"n must be at least 1; got {n}"):
         median_regression(n)
+
+
+def test_remission_times_are_the_published_ones():
+    """Relapses and weeks by treatment: 9 in 359 weeks with 6-mercaptopurine, 21 in 182 weeks with placebo."""
+    x, time, event = remission()
+    for placebo, relapses, weeks in ((0, 9, 359), (1, 21, 182)):
+        chosen = x[:, 0] == placebo
+        assert (chosen.sum(), event[chosen].sum(), time[chosen].sum()) == (21, relapses, weeks)

@@ -7,7 +7,8 @@ import equinox as eqx
 from jaxtyping import PyTree
 
 from calibayes._backend.arguments import integer
-from calibayes.losses import Generic, LinearLoss
+from calibayes.losses import CountsRisk, FunctionRisk, Generic, LinearLoss
+from calibayes.losses.function import as_risk
 from calibayes.priors import Prior, as_prior
 
 __all__ = ["GibbsModel"]
@@ -18,7 +19,7 @@ class GibbsModel(eqx.Module):
 
     Parameters
     ----------
-    loss : LinearLoss or callable
+    loss : LinearLoss, CountsRisk or callable
         One of `calibayes.losses`, or a function `fn(theta, datum) -> scalar` of a parameter vector of shape (K,) and
         one observation.
     prior : Prior
@@ -30,7 +31,7 @@ class GibbsModel(eqx.Module):
 
     Attributes
     ----------
-    loss : LinearLoss or Generic
+    loss : LinearLoss, Generic or CountsRisk
         The loss; a function is wrapped in `calibayes.losses.Generic`.
     prior : Prior
         The prior; a NumPyro distribution is wrapped.
@@ -67,14 +68,14 @@ class GibbsModel(eqx.Module):
     1
     """
 
-    loss: LinearLoss | Generic
+    loss: LinearLoss | Generic | CountsRisk
     prior: Prior
     dim: int | None = eqx.field(static=True)
 
     def __init__(self, loss: LinearLoss | Callable[..., Any], prior: object, *, dim: int | None = None):
         if isinstance(loss, type):
             raise TypeError(f"loss must be an instance: write {loss.__name__}(...), not {loss.__name__}.")
-        if not isinstance(loss, LinearLoss | Generic):
+        if not isinstance(loss, LinearLoss | Generic | CountsRisk):
             if not callable(loss):
                 raise TypeError(
                     f"loss must be one of calibayes.losses or a function of (theta, datum); got {type(loss).__name__}."
@@ -89,7 +90,7 @@ class GibbsModel(eqx.Module):
         if dim is not None and size is not None and dim != size:
             raise ValueError(f"dim = {dim}, but the prior is for {size} parameters.")
         self.dim = size if dim is None else dim
-        if isinstance(loss, Generic) and self.dim is None:
+        if isinstance(loss, Generic | FunctionRisk) and self.dim is None:
             raise ValueError(
                 "dim, the number of parameters, is required if loss is a function: GibbsModel(loss, prior, dim=K)."
             )
@@ -122,6 +123,78 @@ class GibbsModel(eqx.Module):
         >>> model = cb.GibbsModel.from_log_likelihood(log_likelihood, cb.priors.Normal(scale=10.0), dim=1)
         """
         return cls(Generic(fn, sign=-1), prior, dim=dim)
+
+    @classmethod
+    def from_risk(
+        cls,
+        risk: Any,
+        prior: object,
+        *,
+        dim: int | None = None,
+        prepare: Callable[..., Any] | None = None,
+        nuisance: Callable[..., Any] | None = None,
+        nuisance_on_host: bool = False,
+        convex: bool = False,
+    ) -> "GibbsModel":
+        r"""Return the model of a risk that is a function of the counts of the observations, and need not be a sum.
+
+        Parameters
+        ----------
+        risk : callable or CountsRisk
+            Function `risk(theta, data, counts) -> scalar` of parameters of shape (K,), the data, and one count per
+            observation, written with `jax.numpy`. Observations with count zero must contribute nothing, and the order
+            of the observations must not matter. Counts are real numbers (weights, or those of the Bayesian bootstrap),
+            and the risk must be differentiable in them. It should grow in proportion to the counts.
+        prior : Prior
+            Prior of the parameters.
+        dim : int, optional
+            Number of parameters. Required for a function.
+        prepare : callable, optional
+            Function of the data that is called once, on the host with NumPy arrays, and returns the data that `risk`
+            takes, for example with an order in which they are sorted. The counts keep the order of the observations. It
+            also receives observations with count zero, which are copies of the last one. Default: the data as they are.
+        nuisance : callable, optional
+            Function `nuisance(data, counts)` that returns nuisance parameters, a pytree of arrays. It is called once
+            for every bootstrap replicate, before the parameters are sampled, and its value is the fourth argument of
+            `risk`. Default: none.
+        nuisance_on_host : bool
+            Whether `nuisance` is not written with `jax.numpy`, but called with NumPy arrays for one replicate after the
+            other. The derivative of the risk in the counts then leaves out the nuisance parameters, as is correct for
+            orthogonal scores. Default: False.
+        convex : bool
+            Whether the risk is convex and twice differentiable in the parameters, so that faster samplers can be used.
+            Default: False.
+
+        Returns
+        -------
+        GibbsModel
+            The model.
+
+        Raises
+        ------
+        TypeError
+            If an argument is not callable.
+
+        Notes
+        -----
+        The posterior on a bootstrap replicate with counts $c$ is
+
+        $$ p_\eta(\theta) \propto \exp\{-\eta\, R(\theta, c)\}\, p(\theta). $$
+
+        The influence of an observation is the derivative of the risk in its count, by automatic differentiation.
+
+        Examples
+        --------
+        Half the number of observations times the logarithm of the mean squared error, which is no sum:
+
+        >>> import jax.numpy as jnp
+        >>> import calibayes as cb
+        >>> def risk(theta, data, counts):
+        ...     X, y = data
+        ...     return 0.5 * counts.sum() * jnp.log(counts @ (y - X @ theta) ** 2 / counts.sum())
+        >>> model = cb.GibbsModel.from_risk(risk, cb.priors.Normal(scale=10.0), dim=2)
+        """
+        return cls(as_risk(risk, prepare, nuisance, convex, nuisance_on_host), prior, dim=dim)
 
     @classmethod
     def from_numpyro(cls, fn: Callable[..., Any], data: PyTree) -> "GibbsModel":

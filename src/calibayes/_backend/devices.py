@@ -111,7 +111,7 @@ def use_mesh(mesh: Mesh | None) -> Iterator[None]:
         _requested_shape.reset(token)
 
 
-def choose_mesh(n_blocks: int, n: int, n_replicates: int) -> Mesh | None:
+def choose_mesh(n_blocks: int, n: int, n_replicates: int, divisible: bool = True) -> Mesh | None:
     """Choose the devices of a target.
 
     Parameters
@@ -122,6 +122,8 @@ def choose_mesh(n_blocks: int, n: int, n_replicates: int) -> Mesh | None:
         Number of observations.
     n_replicates : int
         Number of bootstrap replicates.
+    divisible : bool
+        Whether the observations can be divided between devices, because the risk is a sum over them. Default: True.
 
     Returns
     -------
@@ -132,6 +134,8 @@ def choose_mesh(n_blocks: int, n: int, n_replicates: int) -> Mesh | None:
     ------
     RuntimeError
         If the devices are of different kinds, whose results would differ.
+    ValueError
+        If the observations are to be divided, but cannot be.
     """
     shape = _requested_shape.get()
     if shape is None:
@@ -139,8 +143,13 @@ def choose_mesh(n_blocks: int, n: int, n_replicates: int) -> Mesh | None:
         if jax.process_count() == 1 and n * n_replicates < CONFIG.min_counts:
             n_devices = 1
         divisors = [d for d in range(1, n_devices + 1) if n_devices % d == 0]
-        parts = max(d for d in divisors if d == 1 or n_blocks >= d * CONFIG.min_blocks_per_device)
+        parts = max(d for d in divisors if d == 1 or (divisible and n_blocks >= d * CONFIG.min_blocks_per_device))
         shape = n_devices // parts, parts
+    if shape[1] > 1 and not divisible:
+        raise ValueError(
+            f"the observations of this risk cannot be divided between {shape[1]} devices, because it is not a sum over "
+            "them. Divide the replicates: calibayes.mesh(replicates=...)."
+        )
     if shape == (1, 1):
         return None
     devices = np.asarray(jax.devices()[: shape[0] * shape[1]]).reshape(shape)
@@ -163,6 +172,12 @@ def padded_size(n: int) -> int:
     while size < n:
         size *= 4 if size < CONFIG.max_quadrupled_size else 2
     return size
+
+
+def finely_padded_size(n: int) -> int:
+    """Return the number of observations, rounded up by at most a quarter, where all loops include the padding."""
+    eighth = max(8, 1 << max((n - 1).bit_length() - 3, 0))
+    return -(-n // eighth) * eighth
 
 
 def n_stored_blocks(mesh: Mesh | None, n: int, length: int, pad: bool = True) -> int:
@@ -246,6 +261,13 @@ def place_blocks(mesh: Mesh | None, shape: tuple[int, ...], make_part: Callable[
         return make_part(slice(0, shape[0]))
     blocks = lambda index: slice(*index[0].indices(shape[0])[:2])
     return jax.make_array_from_callback(shape, NamedSharding(mesh, SHARDED), lambda index: make_part(blocks(index)))
+
+
+def on_all_devices(mesh: Mesh | None, array: np.ndarray) -> Any:
+    """Return an array that every device of a mesh holds completely; with None the array as it is."""
+    if mesh is None:
+        return array
+    return jax.make_array_from_callback(array.shape, NamedSharding(mesh, UNSHARDED), lambda index: array[index])
 
 
 def sum_over_devices(

@@ -129,6 +129,11 @@ class Counts(eqx.Module):
         """Array to loop over, with one element per block, which `block` takes as its argument."""
 
     @property
+    def n_stored(self) -> int:
+        """Number of observations with padding; on several devices, those that a device holds."""
+        return len(self.blocks) * self.block_length
+
+    @property
     def n_blocks(self) -> Int[Array, ""]:
         """Number of blocks that are not only padding; on several devices, at most the number that a device holds."""
         return jnp.minimum(divide_up(self.n, self.block_length), len(self.blocks))
@@ -385,15 +390,19 @@ def _poisson_cdf(largest: int) -> list[float]:
 
 def to_blocks(leaf: np.ndarray, length: int, n_blocks: int, mesh: Mesh | None) -> Any:
     """Return observations in blocks, padded with the last observation."""
-    dtype = default_type(leaf)
 
     def make_part(blocks: slice) -> np.ndarray:
         part = leaf[blocks.start * length : blocks.stop * length]
         fill = (blocks.stop - blocks.start) * length - len(part)
         padding = np.broadcast_to(leaf[-1], (fill, *leaf.shape[1:]))
-        return np.concatenate([part, padding]).astype(dtype).reshape(-1, length, *leaf.shape[1:])
+        return canonical(np.concatenate([part, padding])).reshape(-1, length, *leaf.shape[1:])
 
     return place_blocks(mesh, (n_blocks, length, *leaf.shape[1:]), make_part)
+
+
+def canonical(leaf: np.ndarray) -> np.ndarray:
+    """Return an array of JAX's default float type, or of its type of the same integers."""
+    return leaf.astype(default_type(leaf))
 
 
 def divide_up(number: Int[Array, ""], divisor: int) -> Int[Array, ""]:

@@ -1,7 +1,8 @@
 """Base classes of losses, as the risk engine sees them.
 
 A `LinearLoss` depends on the parameters through a linear prediction, which the risk engine evaluates by fast matrix
-products. A `Generic` loss is any function of the parameters and one observation.
+products. A `Generic` loss is any function of the parameters and one observation. A `CountsRisk` is no sum of losses,
+but a function of the parameters and of the counts of all observations.
 """
 
 from abc import abstractmethod
@@ -127,3 +128,126 @@ class Generic(eqx.Module):
 
     def __call__(self, theta: Float[Array, " K"], datum: PyTree[Array]) -> Float[Array, ""]:
         return self.sign * self.fn(theta, datum)
+
+
+class CountsRisk(eqx.Module):
+    """Base class of risks that are functions of the counts of the observations, and need not be sums over them.
+
+    Subclass it and define `__call__`. An observation with count zero must contribute nothing, and the order of the
+    observations must not matter.
+
+    Attributes
+    ----------
+    convex : bool
+        Whether the risk is convex and twice differentiable in the parameters. The value is only used if it is set by
+        the class that defines `__call__`. Default: False.
+    nuisance_on_host : bool
+        Whether `nuisance` is called with NumPy arrays, for one replicate after the other. Default: False.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from calibayes.losses import CountsRisk
+    >>> class LogMeanSquare(CountsRisk):
+    ...     def __call__(self, theta, data, counts, nuisance=None):
+    ...         mean = counts @ jnp.square(data - theta[0]) / counts.sum()
+    ...         return 0.5 * counts.sum() * jnp.log(mean)
+    >>> float(LogMeanSquare()(jnp.zeros(1), jnp.array([1.0, -1.0, 5.0]), jnp.array([1.0, 1.0, 0.0])))
+    0.0
+    """
+
+    convex: ClassVar[bool] = False
+    nuisance_on_host: ClassVar[bool] = False
+
+    @abstractmethod
+    def __call__(
+        self, theta: Float[Array, " K"], data: PyTree[Array], counts: Float[Array, " N"], nuisance: Any = None
+    ) -> Float[Array, ""]:
+        """Return the risk.
+
+        Parameters
+        ----------
+        theta : Array of shape (K,)
+            Parameters.
+        data : pytree of Array
+            The value of `prepare`.
+        counts : Array of shape (N,)
+            Counts of the observations, not negative.
+        nuisance : pytree
+            The value of `nuisance` for these counts.
+
+        Returns
+        -------
+        Array
+            The risk, a scalar that grows in proportion to the counts.
+        """
+
+    def differentiable(
+        self, theta: Float[Array, " K"], data: PyTree[Array], counts: Float[Array, " N"], nuisance: Any = None
+    ) -> Float[Array, ""]:
+        """Return the risk in a form that is fast to differentiate. Default: `__call__`. The parameters are the same."""
+        return self(theta, data, counts, nuisance)
+
+    def check(self, data: PyTree[np.ndarray]) -> PyTree[np.ndarray]:
+        """Raise an error for invalid data, and return the data in the form that `prepare` takes.
+
+        Parameters
+        ----------
+        data : pytree of ndarray
+            Arrays of numbers with the observations along the first axis.
+
+        Raises
+        ------
+        ValueError
+            If the data are invalid.
+        """
+        return data
+
+    def n_parameters(self, data: PyTree[np.ndarray]) -> int | None:  # noqa: ARG002
+        """Return the number of parameters, if the data determine it.
+
+        Parameters
+        ----------
+        data : pytree of ndarray
+            The value of `check`.
+        """
+        return None
+
+    def prepare(self, data: PyTree[np.ndarray]) -> PyTree[np.ndarray]:
+        """Return the data in the form that `__call__` takes, computed once, on the host.
+
+        Parameters
+        ----------
+        data : pytree of ndarray
+            The value of `check`, with copies of the last observation appended whose counts are zero.
+
+        Returns
+        -------
+        pytree of ndarray
+            Arrays of any shapes. Counts keep the order of the observations in `data`.
+        """
+        return data
+
+    def numbers_per_particle(self, data: PyTree[Array], n_stored: int) -> int:  # noqa: ARG002
+        """Return the size of the largest intermediate result, which determines how many particles are computed at once.
+
+        Parameters
+        ----------
+        data : pytree of Array
+            The value of `prepare`.
+        n_stored : int
+            Number of observations with padding, the default.
+        """
+        return n_stored
+
+    def nuisance(self, data: PyTree[Array], counts: Float[Array | np.ndarray, " N"]) -> Any:  # noqa: ARG002
+        """Return the nuisance parameters of one replicate, a pytree of arrays. Default: None.
+
+        Parameters
+        ----------
+        data : pytree of Array
+            The value of `prepare`.
+        counts : Array of shape (N,)
+            Counts of the observations.
+        """
+        return None

@@ -92,16 +92,24 @@ def in_replicate_batches(
     batch = max(1, CONFIG.cached_numbers // ((dim + 2) * n_particles))
     if jax.default_backend() != "cpu" or n_replicates <= 2 * batch:
         return fn(theta, counts)
-    n_batches = -(-n_replicates // batch)
-    batch = -(-n_replicates // n_batches)
 
-    def evaluate_batch(first):
-        return fn(jax.lax.dynamic_slice_in_dim(theta, first, batch, 1), counts.slice_replicates(first, batch))
+    def evaluate_batch(first, n):
+        return fn(jax.lax.dynamic_slice_in_dim(theta, first, n, 1), counts.slice_replicates(first, n))
 
-    # The last batch starts early enough to be complete. It repeats replicates, which are dropped below.
-    values = jax.lax.map(evaluate_batch, jnp.minimum(batch * jnp.arange(n_batches), n_replicates - batch))
-    repeated = n_batches * batch - n_replicates
-    return jnp.concatenate([values[:-1].reshape(-1, n_particles), values[-1, repeated:]])
+    return in_batches(evaluate_batch, n_replicates, batch)
+
+
+def in_batches(fn: Callable[[Any, int], Any], n: int, size: int) -> Any:
+    """Concatenate the values of `fn(first, n_items)` for consecutive batches of at most `size` of n items."""
+    if size >= n:
+        return fn(0, n)
+    n_batches = -(-n // size)
+    size = -(-n // n_batches)
+    # The last batch starts early enough to be complete. It repeats items, which are dropped below.
+    values = jax.lax.map(lambda first: fn(first, size), jnp.minimum(size * jnp.arange(n_batches), n - size))
+    repeated = n_batches * size - n
+    join = lambda leaf: jnp.concatenate([leaf[:-1].reshape(-1, *leaf.shape[2:]), leaf[-1, repeated:]])
+    return jax.tree.map(join, values)
 
 
 def weighted_risk(

@@ -13,6 +13,9 @@ at the learning rate
 
 $$ \eta\,K / \mathrm{tr}(\Sigma^{-1} V). $$
 
+For a risk that is no sum of losses, the derivative in the count of observation i takes the place of $r_i$
+(`calibayes._core.counts_risk`).
+
 References
 ----------
 Giordano and Broderick (2023), The Bayesian infinitesimal jackknife for variance, arXiv:2305.06466.
@@ -31,6 +34,8 @@ from calibayes._backend.jit import jit, light_jit, prefetch
 from calibayes._backend.linalg import host_inverse_factor
 from calibayes._core import counts as counts_module
 from calibayes._core.counts import divide_up, fold_chunks
+from calibayes._core.counts_risk import weighted_count_derivatives
+from calibayes._core.loss import CountsRisk
 from calibayes._core.particles import Particles
 from calibayes._core.risk import block_length
 from calibayes._core.target import Target
@@ -126,22 +131,7 @@ def _influences(
 
     `scaled` are the centred particles times their weights and the learning rate.
     """
-    losses_of = target.losses(jnp.asarray(theta))
-
-    def set_chunk(influence, chunk):
-        indices, data = chunk
-        losses = jax.vmap(lambda block: jnp.stack(losses_of(block))[:, 0])(data)
-        losses = jnp.where(jnp.isfinite(losses), losses, 0.0)
-        of_chunk = -jnp.tensordot(losses, scaled, ((2,), (1,)))
-        return jax.lax.dynamic_update_slice_in_dim(influence, of_chunk, indices[0], 0)
-
-    def on_device(reference_loss, data):
-        n_stored, length = reference_loss.shape
-        zeros, indices = jnp.zeros((n_stored, length, len(theta)), scaled.dtype), jnp.arange(n_stored)
-        n_blocks = jnp.minimum(divide_up(target.counts.n, length), n_stored)
-        return fold_chunks(set_chunk, zeros, (indices, data), n_blocks, counts_module.CONFIG.blocks_per_step)
-
-    padded = map_over_devices(target.mesh, on_device, target.reference_loss, target.data).reshape(-1, len(theta)).T
+    padded = _loss_covariances(target, jnp.asarray(theta), jnp.asarray(scaled))
     is_observation = jnp.arange(padded.shape[1], dtype=target.counts.n.dtype) < target.counts.n
     influence = jnp.where(is_observation[None], padded, 0.0)
     per_unit = influence
@@ -152,6 +142,29 @@ def _influences(
     add = lambda total, chunk: total + jnp.square(jnp.tensordot(chunk, whiten, ((2,), (1,)))).sum()
     zero, n_blocks = jnp.zeros((), influence.dtype), jnp.asarray(len(blocks))
     return influence, fold_chunks(add, zero, blocks, n_blocks, counts_module.CONFIG.blocks_per_step)
+
+
+def _loss_covariances(target: Target, theta: Float[Array, "K 1 M"], scaled: Float[Array, "J M"]) -> Float[Array, "J N"]:
+    """Return minus the sums over draws of the scaled draws times the loss of every observation, padding included."""
+    if isinstance(target.loss, CountsRisk):
+        points = target.coordinates.constrain(theta)[:, 0]
+        return -jnp.nan_to_num(weighted_count_derivatives(target.loss, points, scaled, target.counts_data))
+    losses_of = target.losses(theta)
+
+    def set_chunk(influence, chunk):
+        indices, data = chunk
+        losses = jax.vmap(lambda block: jnp.stack(losses_of(block))[:, 0])(data)
+        losses = jnp.where(jnp.isfinite(losses), losses, 0.0)
+        of_chunk = -jnp.tensordot(losses, scaled, ((2,), (1,)))
+        return jax.lax.dynamic_update_slice_in_dim(influence, of_chunk, indices[0], 0)
+
+    def on_device(reference_loss, data):
+        n_stored, length = reference_loss.shape
+        zeros, indices = jnp.zeros((n_stored, length, len(scaled)), scaled.dtype), jnp.arange(n_stored)
+        n_blocks = jnp.minimum(divide_up(target.counts.n, length), n_stored)
+        return fold_chunks(set_chunk, zeros, (indices, data), n_blocks, counts_module.CONFIG.blocks_per_step)
+
+    return map_over_devices(target.mesh, on_device, target.reference_loss, target.data).reshape(-1, len(scaled)).T
 
 
 @light_jit

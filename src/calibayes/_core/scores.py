@@ -5,7 +5,8 @@ $$ J_b = \sum_i c_{bi} u_i\,g_{bi} g_{bi}^\top, \qquad g_{bi} = \nabla r_i(\thet
 at one point $\theta_b$ per replicate, with the weight $u_i$ per draw (`calibayes._core.weights`). A replicate
 that counts an observation twice contains it twice. With clusters, the weighted gradients of a cluster are summed before
 the outer product, and a cluster that was drawn twice counts twice. For
-check and hinge losses the derivative exists almost everywhere, which is enough for a sum.
+check and hinge losses the derivative exists almost everywhere, which is enough for a sum. For a risk that is no sum,
+the derivatives in the counts take the place of the losses (`calibayes._core.counts_risk`).
 """
 
 from collections.abc import Callable
@@ -19,7 +20,8 @@ from jaxtyping import Array, Float, Int
 from calibayes._backend.devices import SHARDED, UNSHARDED, map_over_devices, sum_over_devices
 from calibayes._backend.jit import jit
 from calibayes._core.counts import fold_blocks
-from calibayes._core.loss import LinearLoss
+from calibayes._core.counts_risk import map_replicates, scores_of
+from calibayes._core.loss import CountsRisk, Generic, LinearLoss
 from calibayes._core.target import Target
 
 Gradients = Callable[[Any, Float[Array, " K"]], Float[Array, "L K"]]
@@ -37,8 +39,17 @@ def _gradients(target: Target) -> Gradients:
             return _finite(slope(prediction, y))[:, None] * x
 
         return of_linear
+    assert isinstance(loss, Generic)
     gradient = jax.vmap(jax.grad(lambda theta, datum: loss(theta, datum).astype(theta.dtype)), (None, 0))
     return lambda block, theta: _finite(gradient(theta, block))
+
+
+def _scores(one: Target, point: Float[Array, " K"]) -> Float[Array, "N K"]:
+    """Return the gradient of every loss of a target with a single replicate. Padding is included."""
+    if isinstance(one.loss, CountsRisk):
+        row, nuisance = jax.tree.map(lambda leaf: leaf[0], one.counts_data.rows())
+        return scores_of(one.loss, one.data)(point, row, nuisance)
+    return jax.vmap(_gradients(one), (0, None))(one.data, point).reshape(-1, len(point))
 
 
 def _finite(values: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -56,6 +67,8 @@ def score_products(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> F
     theta : Array of shape (K, B)
         Parameters at which the gradients of each replicate are taken.
     """
+    if isinstance(target.loss, CountsRisk):
+        return _score_products_of_counts(target, target.loss, jnp.asarray(theta))
     gradients_of = jax.vmap(_gradients(target), (None, 1))
 
     def on_device(theta, data, counts, weights):
@@ -76,6 +89,17 @@ def score_products(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> F
     return sum_over_devices(target.mesh, on_device, specs, *args)
 
 
+def _score_products_of_counts(target: Target, loss: CountsRisk, theta: Float[Array, "K B"]) -> Float[Array, "B K K"]:
+    scores_at = scores_of(loss, target.data)
+    per_draw = 1.0 if target.weights is None else target.weights.per_draw.reshape(-1)
+
+    def of_replicate(point, counts, nuisance):
+        scores = scores_at(point, counts, nuisance)
+        return jnp.matmul((scores * (counts * per_draw)[:, None]).T, scores, precision=jax.lax.Precision.HIGHEST)
+
+    return map_replicates(of_replicate, theta, target.counts_data)
+
+
 @jit
 def cluster_score_products(
     target: Target, theta: Float[Array | np.ndarray, "K B"], groups: Int[Array, " N"], n_groups: int
@@ -93,13 +117,14 @@ def cluster_score_products(
     n_groups : int
         Number of clusters.
     """
-    gradients_of, n = jax.vmap(_gradients(target), (0, None)), len(groups)
+    n = len(groups)
     weights = jnp.ones(n) if target.weights is None else target.weights.values.reshape(-1)[:n]
 
     def of_replicate(inputs):
         index, point = inputs
-        counts = target.counts.select(index[None]).to_array()[:n, 0]
-        gradients = gradients_of(target.data, point).reshape(-1, len(point))[:n]
+        one = target.select(index[None])
+        counts = one.counts.to_array()[:n, 0]
+        gradients = _scores(one, point)[:n]
         sums = jax.ops.segment_sum(gradients * weights[:, None], groups, n_groups)
         drawn = jnp.where(weights > 0, counts / jnp.where(weights > 0, weights, 1.0), 0.0)
         times = jnp.maximum(jax.ops.segment_max(drawn, groups, n_groups), 0.0)
@@ -119,6 +144,10 @@ def score_sums(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> Float
     theta : Array of shape (K, B)
         Parameters at which the gradient of each replicate is taken.
     """
+    loss = target.loss
+    if isinstance(loss, CountsRisk):
+        risk = lambda point, *args: loss.differentiable(point, target.data, *args).astype(point.dtype)
+        return _finite(map_replicates(jax.grad(risk), jnp.asarray(theta), target.counts_data).T)
     gradients_of = jax.vmap(_gradients(target), (None, 1))
 
     def on_device(theta, data, counts):
@@ -135,7 +164,7 @@ def score_sums(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> Float
 
 @jit
 def observation_scores(target: Target, theta: Float[Array | np.ndarray, "K S"]) -> Float[Array, "S N K"]:
-    """Return the gradient of every loss at several parameters, without weights. Padding is included.
+    """Return the gradient of every loss on the data at several parameters, without weights. Padding is included.
 
     Parameters
     ----------
@@ -144,7 +173,11 @@ def observation_scores(target: Target, theta: Float[Array | np.ndarray, "K S"]) 
     theta : Array of shape (K, S)
         Parameters.
     """
-    gradients_of, points = _gradients(target), jnp.asarray(theta).T
+    points = jnp.asarray(theta).T
+    if isinstance(target.loss, CountsRisk):
+        data = target.select(jnp.zeros(1, int))
+        return jax.lax.map(lambda point: _scores(data, point), points)
+    gradients_of = _gradients(target)
 
     def on_device(data):
         # One block at a time, each at all points.

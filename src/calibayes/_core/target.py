@@ -1,6 +1,8 @@
 r"""The target density of every replicate, made of a model, data and counts.
 
-$$ \gamma_b(\theta) = \exp\{-\eta R_b(\theta)\}\,p(\theta), \qquad R_b(\theta) = \sum_i c_{bi}\,r_i(\theta). $$
+$$ \gamma_b(\theta) = \exp\{-\eta R_b(\theta)\}\,p(\theta), \qquad R_b(\theta) = \sum_i c_{bi}\,r_i(\theta), $$
+
+or another function $R(\theta, c_b)$ of the counts (`calibayes._core.counts_risk`).
 """
 
 from collections.abc import Callable
@@ -20,15 +22,18 @@ from calibayes._backend.devices import (
     SHARDED,
     UNSHARDED,
     choose_mesh,
+    finely_padded_size,
     n_stored_blocks,
+    on_all_devices,
     place_blocks,
     sum_over_devices,
 )
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
 from calibayes._core.coordinates import Coordinates
-from calibayes._core.counts import Counts, DrawnCounts, PoissonSpec, StoredCounts, to_blocks
-from calibayes._core.loss import Generic, LinearLoss
+from calibayes._core.counts import Counts, DrawnCounts, PoissonSpec, StoredCounts, canonical, to_blocks
+from calibayes._core.counts_risk import CountsData, fit_nuisance, relative_risk
+from calibayes._core.loss import CountsRisk, Generic, LinearLoss
 from calibayes._core.particles import Particles, uniform_log_weights
 from calibayes._core.parts import CheckedParts, n_observations, sample_of
 from calibayes._core.risk import (
@@ -60,7 +65,7 @@ CONFIG = TargetConfig()
 class Model(Protocol):
     """Loss and prior, such as a `GibbsModel`."""
 
-    loss: LinearLoss | Generic
+    loss: LinearLoss | Generic | CountsRisk
     prior: Any
 
 
@@ -74,28 +79,30 @@ class Target(eqx.Module):
 
     Attributes
     ----------
-    loss : LinearLoss or Generic
-        Loss of one observation.
+    loss : LinearLoss, Generic or CountsRisk
+        Loss of one observation, or risk.
     prior : prior
         Prior with a method `log_prob`.
     data : pytree of Array
         Blocks of observations. For losses of a linear prediction `(x, y, offset)`, with the prediction
-        `offset + x @ (theta - reference)`.
+        `offset + x @ (theta - reference)`. For a `CountsRisk` prepared arrays of any shapes.
     counts : Counts
         Counts of the replicates.
     reference : Array of shape (K,)
         Parameters whose risk is subtracted.
     reference_loss : Array of shape (G, L)
-        Loss of the reference for every observation.
+        Loss of the reference for every observation; zero for a `CountsRisk`.
     coordinates : Coordinates
         Map between parameters and unbounded coordinates.
     mesh : Mesh or None
         Devices between which the observations are divided; None for a single device.
     weights : ObservationWeights or None
         Weights of the observations. Default: None, all one.
+    nuisance : pytree of Array
+        Nuisance parameters of a `CountsRisk`, with the replicates along the first axis. Default: None.
     """
 
-    loss: LinearLoss | Generic
+    loss: LinearLoss | Generic | CountsRisk
     prior: Any
     data: PyTree[Array]
     counts: Counts
@@ -104,6 +111,7 @@ class Target(eqx.Module):
     coordinates: Coordinates
     mesh: Mesh | None = eqx.field(static=True, default=None)
     weights: ObservationWeights | None = None
+    nuisance: PyTree[Array] = None
 
     @property
     def dim(self) -> int:
@@ -122,6 +130,16 @@ class Target(eqx.Module):
     def linear(self) -> bool:
         return isinstance(self.loss, LinearLoss)
 
+    @property
+    def additive(self) -> bool:
+        """Whether the risk is a sum of losses."""
+        return not isinstance(self.loss, CountsRisk)
+
+    @property
+    def counts_data(self) -> CountsData:
+        """Arguments of a `CountsRisk`."""
+        return CountsData(self.data, self.counts, self.nuisance)
+
     @jit
     def replicate(self, index: int) -> "Target":
         """Return the target of one replicate."""
@@ -130,7 +148,9 @@ class Target(eqx.Module):
     @jit
     def select(self, indices: Int[Array | np.ndarray, " R"]) -> "Target":
         """Return the target of the replicates at `indices`, which may repeat."""
-        return replace(self, counts=self.counts.select(jnp.asarray(indices)))
+        chosen = jnp.asarray(indices)
+        nuisance = jax.tree.map(lambda leaf: leaf[chosen], self.nuisance)
+        return replace(self, counts=self.counts.select(chosen), nuisance=nuisance)
 
     def subsample(self, key: PRNGKeyArray, n: int) -> "Target":
         """Return the target of a stratified subsample of the data, without bootstrap replicates.
@@ -169,9 +189,12 @@ class Target(eqx.Module):
         if isinstance(loss, LinearLoss):
             theta = theta - self.reference[:, None, None]
 
-        def on_device(indices, theta, data, reference_loss, counts):
+        def on_device(indices, theta, data, reference_loss, counts, nuisance):
             if self.mesh is not None:
                 theta, counts = theta[:, indices], counts.select(indices)
+                nuisance = jax.tree.map(lambda leaf: leaf[indices], nuisance)
+            if isinstance(loss, CountsRisk):
+                return relative_risk(loss, theta, self.reference, CountsData(data, counts, nuisance))
             of_replicates = lambda theta, counts: risk_of_replicates(theta, counts, data, reference_loss)
             return in_replicate_batches(of_replicates, theta, counts)
 
@@ -181,8 +204,9 @@ class Target(eqx.Module):
             losses_of = generic_losses(loss, theta)
             return weighted_risk(losses_of, data, reference_loss, counts, theta.shape[-1], finite=False)
 
-        specs = (UNSHARDED, SHARDED, SHARDED, self.counts.partition_specs())
-        args = (theta, self.data, self.reference_loss, self.counts)
+        data_spec = SHARDED if self.additive else UNSHARDED
+        specs = (UNSHARDED, data_spec, SHARDED, self.counts.partition_specs(), UNSHARDED)
+        args = (theta, self.data, self.reference_loss, self.counts, self.nuisance)
         risk = sum_over_devices(self.mesh, on_device, specs, *args, n_replicates=self.n_replicates)
         # Minus infinity would win every comparison: it is a failure as well.
         return jnp.where(risk == -jnp.inf, jnp.nan, risk)
@@ -192,6 +216,7 @@ class Target(eqx.Module):
         theta, loss = self.coordinates.constrain(z), self.loss
         if isinstance(loss, LinearLoss):
             return linear_losses(loss.rho, theta - self.reference[:, None, None])
+        assert isinstance(loss, Generic)
         return generic_losses(loss, theta)
 
     def log_prior(self, theta: Float[Array, "K B M"]) -> Float[Array, "B M"]:
@@ -252,15 +277,17 @@ def is_log_concave(target: Target) -> bool:
 
 def has_log_concave_density(model: Model) -> bool:
     """Return whether the loss is known to be convex, and the prior density to be log-concave."""
-    convex_loss = _declares(model.loss, "convex", ("rho", "decompose"))
+    convex_loss = _declares(model.loss, "convex", ("rho", "decompose", "__call__"))
     return convex_loss and _declares(model.prior, "log_concave", ("log_prob",))
 
 
 def _declares(instance: object, attribute: str, methods: tuple[str, ...]) -> bool:
     """Return the attribute of the class that defines the methods.
 
-    A subclass that overrides a method does not inherit the attribute.
+    A subclass that overrides a method does not inherit the attribute. An instance may have an attribute of its own.
     """
+    if attribute in vars(instance):
+        return bool(vars(instance)[attribute])
     classes = type(instance).__mro__
     defining = next((cls for cls in classes if any(name in vars(cls) for name in methods)), object)
     return bool(vars(defining).get(attribute, False))
@@ -303,10 +330,15 @@ def make_target(
     if isinstance(model.loss, LinearLoss) and model.loss.location:
         x, y = sample_of(data)
         reference = initial_reference(x, y, weights)
-    mesh = choose_mesh(-(-n // length), n, counts.n_replicates if isinstance(counts, PoissonSpec) else len(counts))
+    additive = not isinstance(model.loss, CountsRisk)
+    n_replicates = counts.n_replicates if isinstance(counts, PoissonSpec) else len(counts)
+    mesh = choose_mesh(-(-n // length), n, n_replicates, divisible=additive)
     n_blocks = n_stored_blocks(mesh, n, length, pad)
     prepare = partial(_with_offset, reference) if isinstance(model.loss, LinearLoss) else lambda data: data
-    if isinstance(data, CheckedParts):
+    if isinstance(model.loss, CountsRisk):
+        n_blocks = -(-(finely_padded_size(n) if pad and mesh is None else n) // length)
+        data = _prepare(model.loss, data, n_blocks * length, mesh)
+    elif isinstance(data, CheckedParts):
         data = data.to_blocks(prepare, length, n_blocks, mesh)
     else:
         data = jax.tree.map(lambda leaf: to_blocks(leaf, length, n_blocks, mesh), prepare(data))
@@ -322,8 +354,8 @@ def make_target(
         of_blocks = ObservationWeights(*(in_blocks if mesh is not None else jax.device_put(in_blocks)))
     make_counts = DrawnCounts.from_spec if isinstance(counts, PoissonSpec) else StoredCounts.from_array
     target = Target(
-        loss=_in_default_float_type(model.loss),
-        prior=_in_default_float_type(model.prior),
+        loss=in_default_float_type(model.loss),
+        prior=in_default_float_type(model.prior),
         data=data,
         counts=make_counts(counts, length, n_blocks, mesh, weights),  # type: ignore[arg-type]
         reference=jax.device_put(host_array(reference)),
@@ -332,6 +364,7 @@ def make_target(
         mesh=mesh,
         weights=of_blocks,
     )
+    target = replace(target, nuisance=_nuisance(target))
     return target.recentre(target.reference)
 
 
@@ -343,7 +376,32 @@ def _with_offset(
     return x, y - x @ reference if reference.any() else y, np.zeros(len(y))
 
 
-def _in_default_float_type(module: Any) -> Any:
+def _prepare(loss: CountsRisk, data: PyTree[np.ndarray], n_stored: int, mesh: Mesh | None) -> PyTree[Any]:
+    """Return the prepared data of a risk, with copies of the last observation up to `n_stored`, on every device."""
+    padded = jax.tree.map(lambda leaf: leaf[np.minimum(np.arange(n_stored), len(leaf) - 1)], data)
+    return jax.tree.map(lambda leaf: on_all_devices(mesh, canonical(np.asarray(leaf))), loss.prepare(padded))
+
+
+def _nuisance(target: Target) -> PyTree[Array]:
+    """Return the nuisance parameters of every replicate; None for a loss, and for a risk without any."""
+    loss = target.loss
+    if not isinstance(loss, CountsRisk):
+        return None
+    if not loss.nuisance_on_host:
+        return _nuisance_by_jax(target)
+    data, rows = jax.device_get((target.data, target.counts.to_array().T))
+    values = [loss.nuisance(data, row) for row in rows]
+    stacked = jax.tree.map(lambda *leaves: on_all_devices(target.mesh, canonical(np.stack(leaves))), *values)
+    return stacked if target.mesh is not None else jax.device_put(stacked)
+
+
+@jit
+def _nuisance_by_jax(target: Target) -> PyTree[Array]:
+    assert isinstance(target.loss, CountsRisk)
+    return fit_nuisance(target.loss, target.data, target.counts)
+
+
+def in_default_float_type(module: Any) -> Any:
     """Return a loss or prior whose floating-point arrays are of JAX's default float type."""
     dtype = jax.dtypes.canonicalize_dtype(float)
 
@@ -409,6 +467,8 @@ def recentre(target: Target, reference: Float[Array | np.ndarray, " K"]) -> Targ
         shift = jnp.tensordot(x, reference - target.reference, 1)
         data = (x, y - shift, offset) if loss.location else (x, y, offset + shift)
         losses = jax.vmap(jax.vmap(loss.rho))(data[2], data[1])
+    elif isinstance(loss, CountsRisk):
+        return replace(target, reference=reference)
     else:
         losses = jax.vmap(jax.vmap(loss, (None, 0)), (None, 0))(reference, data).astype(float)
     losses = jnp.where(jnp.isfinite(losses), losses, 0.0)

@@ -13,8 +13,9 @@ from calibayes._backend.arguments import unique_names
 from calibayes._backend.memory import require_memory_for_array
 from calibayes._backend.warnings import CalibrationWarning
 from calibayes._core.coordinates import Coordinates
+from calibayes._validate.counts_risk import check_counts_risk
 from calibayes._validate.functions import check_functions
-from calibayes.losses import LinearLoss
+from calibayes.losses import CountsRisk, LinearLoss
 from calibayes.model import GibbsModel
 
 
@@ -87,19 +88,30 @@ def check_data(model: GibbsModel, data: object, names: Sequence[str] | None) -> 
         raise TypeError(f"model must be a GibbsModel(loss, prior); got {type(model).__name__}.")
     linear = isinstance(model.loss, LinearLoss)
     checked, columns = _check_linear_data(model, data) if linear else (generic_arrays(data), None)
+    if isinstance(model.loss, CountsRisk):
+        checked, columns = model.loss.check(checked), _columns_of_first(data)
     leaves = jax.tree.leaves(checked)
     n = len(leaves[0])
     _require_two_observations(n)
     dim = leaves[0].shape[1] if linear else model.dim
-    assert dim is not None
+    if isinstance(model.loss, CountsRisk):
+        dim = model.loss.n_parameters(checked) or dim
+    if dim is None:
+        raise ValueError("dim, the number of parameters, is required for this risk: GibbsModel(risk, prior, dim=K).")
     if model.dim is not None and model.dim != dim:
         raise ValueError(f"X has {dim} columns, but the model has {model.dim} parameters (its dim, or its prior's).")
     if names is None:
-        names = columns or getattr(model.prior, "names", None) or [f"theta[{k}]" for k in range(dim)]
+        names = (
+            (columns if columns and len(columns) == dim else None)
+            or getattr(model.prior, "names", None)
+            or [f"theta[{k}]" for k in range(dim)]
+        )
     else:
         names = unique_names(names, dim)
     Coordinates.from_prior(model.prior, dim)
     check_functions(model, checked, dim)
+    if isinstance(model.loss, CountsRisk):
+        check_counts_risk(model.loss, model.prior, checked, dim)
     if linear:
         require_determined(leaves[0], leaves[1], model)
     return Observations(checked, n, dim, [str(name) for name in names])
@@ -260,6 +272,11 @@ def generic_arrays(data: object) -> PyTree[np.ndarray]:
     if len(lengths) > 1:
         raise ValueError(f"data must be arrays of the same length; got {', '.join(map(str, lengths))}.")
     return jax.tree.unflatten(structure, arrays)
+
+
+def _columns_of_first(data: Any) -> list[str] | None:
+    """Return the columns of a data frame that is the first of several arrays."""
+    return _column_names(data[0]) if isinstance(data, tuple | list) and data else None
 
 
 def _require_two_observations(n: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from calibayes._backend.functions import Function
-from calibayes.losses import Generic
+from calibayes.losses import CountsRisk, Generic
 from calibayes.model import GibbsModel
 
 
@@ -53,22 +53,34 @@ def check_functions(model: GibbsModel, data: PyTree[np.ndarray], dim: int) -> No
     """
     theta = jax.ShapeDtypeStruct((dim,), jax.dtypes.canonicalize_dtype(float))
     datum = jax.tree.map(_datum_shape, data)
-    signature = _signature((model, theta, datum))
-    if signature is not None and signature in _passed:
+    signature = signature_of((model, theta, datum))
+    if is_remembered(signature):
         return
-    if isinstance(model.loss, Generic):
-        _require_real_scalar("loss(theta, datum)", model.loss, theta, datum)
+    if isinstance(model.loss, CountsRisk):
+        pass  # `check_counts_risk` traces and evaluates it.
+    elif isinstance(model.loss, Generic):
+        require_real_scalar("loss(theta, datum)", model.loss, theta, datum)
     else:
         scalar = jax.ShapeDtypeStruct((), theta.dtype)
-        _require_real_scalar("rho(prediction, y)", model.loss.rho, scalar, scalar)
-    _require_real_scalar("prior.log_prob(theta)", model.prior.log_prob, theta)
+        require_real_scalar("rho(prediction, y)", model.loss.rho, scalar, scalar)
+    require_real_scalar("prior.log_prob(theta)", model.prior.log_prob, theta)
+    remember(signature)
+
+
+def is_remembered(signature: Any) -> bool:
+    """Return whether a model and data with this signature have passed."""
+    return signature is not None and signature in _passed
+
+
+def remember(signature: Any) -> None:
+    """Remember a signature, unless it is None."""
     if signature is not None:
         if len(_passed) >= CONFIG.max_remembered:
             _passed.clear()
         _passed.add(signature)
 
 
-def _signature(tree: object) -> Any:
+def signature_of(tree: object) -> Any:
     """Return a hashable value that determines the result of tracing.
 
     It is made of the tree structure, the shapes and dtypes of arrays, and the code and captured values of functions.
@@ -100,7 +112,8 @@ def _datum_shape(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape[1:], jax.dtypes.canonicalize_dtype(leaf.dtype))
 
 
-def _require_real_scalar(name: str, fn: Callable[..., Any], *args: Any) -> None:
+def require_real_scalar(name: str, fn: Callable[..., Any], *args: Any) -> None:
+    """Raise an error if a function cannot be traced, or its value is not a real scalar."""
     try:
         out = jax.eval_shape(fn, *args)
     except Exception as error:
@@ -112,6 +125,7 @@ def _require_real_scalar(name: str, fn: Callable[..., Any], *args: Any) -> None:
         ) from error
     if getattr(out, "shape", None) != ():
         shape = getattr(out, "shape", type(out).__name__)
-        raise ValueError(f"{name} must be a scalar, for one observation at a time; got shape {shape}.")
+        at_once = "" if name.startswith("risk") else ", for one observation at a time"
+        raise ValueError(f"{name} must be a scalar{at_once}; got shape {shape}.")
     if jnp.issubdtype(out.dtype, jnp.complexfloating):
         raise TypeError(f"{name} must be a real number; got {out.dtype}.")

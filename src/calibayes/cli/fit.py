@@ -22,7 +22,7 @@ from calibayes.cli.output import FitSummary, print_summary, to_json
 from calibayes.cli.report import require_writable, write_report
 from calibayes.compare import compare_with
 from calibayes.losses import LinearLoss
-from calibayes.tables.columns import Roles, select_columns, split_names
+from calibayes.tables.columns import Roles, is_survival, select_columns, split_names
 from calibayes.tables.files import read_table
 from calibayes.tables.linear import LinearModel
 from calibayes.tables.parts import linear_model_in_parts
@@ -67,6 +67,9 @@ def fit(
     """
     if not alone:
         join_processes()
+    survival = formula is not None and is_survival(formula)
+    if survival and not (loss == options.Loss.quantile and tau is delta is positive is None):
+        raise typer.BadParameter("Surv(...) ~ is Cox's model: leave out --loss, --tau, --delta and --positive.")
     linear_loss = _make_loss(loss, tau, delta)
     require_writable(save, ".nc")
     require_writable(report, ".html")
@@ -75,7 +78,7 @@ def fit(
     default_delta, roles = loss == options.Loss.huber and delta is None, Roles(cluster, weights, strata)
     with _input_errors():
         model: LinearModel | None = None
-        if formula is None and not roles.names:
+        if formula is None and not roles.names and not survival:
             model = linear_model_in_parts(
                 data,
                 target,
@@ -97,7 +100,10 @@ def fit(
                 drop_missing=drop_missing,
                 allow_python=allow_python,
             )
-            model = LinearModel.of(selection, linear_loss, positive, default_delta)
+            if survival:
+                model = LinearModel.of_survival(selection)
+            else:
+                model = LinearModel.of(selection, linear_loss, positive, default_delta)
     settings: dict[str, Any] = {
         "level": level,
         "region": region.value,

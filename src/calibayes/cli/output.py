@@ -17,7 +17,7 @@ from calibayes._backend.warnings import NotConvergedWarning
 from calibayes._core.status import Diagnostic, Severity, Status
 from calibayes.compare import Comparison
 from calibayes.io import encode_diagnostics
-from calibayes.losses import Expectile, Hinge, Huber, LinearLoss, Quantile
+from calibayes.losses import Cox, Expectile, Hinge, Huber, LinearLoss, Quantile
 from calibayes.report import verdict
 from calibayes.result import Intervals, Result
 from calibayes.tables.linear import LinearModel
@@ -107,7 +107,7 @@ class FitSummary:
         return f"{model_title(self.model.loss)} of {target}{predictors}, {self.model.n_rows:,} rows of {self.file}."
 
 
-def model_title(loss: LinearLoss) -> str:
+def model_title(loss: LinearLoss | Cox) -> str:
     """Return the usual name of a linear model with this loss."""
     match loss:
         case Quantile():
@@ -147,7 +147,8 @@ def to_json(summary: FitSummary) -> str:
         "target": summary.model.selection.target,
         "classes": summary.model.classes,
         "n": summary.model.n_rows,
-        "loss": {"name": type(loss).__name__.lower()} | {name: float(value) for name, value in vars(loss).items()},
+        "loss": {"name": type(loss).__name__.lower()}
+        | {name: value if isinstance(value, str) else float(value) for name, value in vars(loss).items()},
         "level": result.level,
         "region": result.region.name,
         "method": result.settings["method"].name,
@@ -205,6 +206,8 @@ def print_summary(summary: FitSummary) -> None:
 def _explanations(summary: FitSummary) -> list[str]:
     """Return sentences that explain the table of coefficients."""
     sentences = ["Each interval is calibrated individually, at the eta in its row."]
+    if isinstance(summary.model.loss, Cox):
+        sentences.append("Coefficients are logarithms of hazard ratios.")
     if summary.model.classes is not None:
         sentences.append("Positive coefficients favour {1}, negative ones {0}.".format(*summary.model.classes))
     if summary.model.selection.intercept and summary.model.selection.names:

@@ -1,6 +1,7 @@
-"""Example data sets: the two problems of Tanaka (2024), arXiv:2404.16528.
+"""Example data sets: the two problems of Tanaka (2024), arXiv:2404.16528, and survival times.
 
-Each function returns a design matrix X, whose first column is the intercept, and a response y.
+Each function returns the data that a model takes: a design matrix X, whose first column is the intercept, and a
+response y; or, for survival times, X without an intercept, times and events.
 """
 
 from importlib import resources
@@ -14,6 +15,7 @@ __all__ = [
     "TRUE_THETA",
     "heart_disease",
     "median_regression",
+    "remission",
 ]
 
 HEART_DISEASE_PAPER_PREDICTORS = ("sbp", "tobacco", "ldl", "famhist", "obesity", "alcohol", "age")
@@ -114,3 +116,34 @@ def heart_disease(
     raw = table[:, [header.index(name) for name in selected]]
     x = (raw - raw.mean(0) if centre else raw) / raw.std(0, ddof=1)
     return np.column_stack([np.ones(len(x)), x]), 2 * table[:, header.index("chd")] - 1
+
+
+def remission() -> tuple[Float[np.ndarray, "42 2"], Float[np.ndarray, " 42"], Float[np.ndarray, " 42"]]:
+    """Load times to relapse of 42 children with leukemia in remission, in a trial of 6-mercaptopurine.
+
+    Returns
+    -------
+    X : ndarray of shape (42, 2)
+        Treatment (1 for placebo, 0 for 6-mercaptopurine), and the logarithm of the white blood cell count.
+    time : ndarray of shape (42,)
+        Weeks in remission.
+    event : ndarray of shape (42,)
+        1 if the time is that of a relapse, 0 if it is censored.
+
+    References
+    ----------
+    Freireich et al. (1963), The effect of 6-mercaptopurine on the duration of steroid-induced remissions in acute
+    leukemia, Blood 21, 699-716. Cox (1972) analysed these times. The white blood cell counts are published with
+    Kleinbaum and Klein, Survival Analysis: A Self-Learning Text.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> X, time, event = cb.datasets.remission()
+    >>> X.shape, int(event.sum())
+    ((42, 2), 30)
+    """
+    with resources.files(__package__).joinpath("remission.csv").open() as file:
+        header = file.readline().strip().split(",")
+        table = dict(zip(header, np.loadtxt(file, delimiter=",").T, strict=True))
+    return np.column_stack([table["placebo"], table["log_wbc"]]), table["weeks"], table["relapse"]

@@ -21,8 +21,10 @@ from calibayes.estimators.regressors import (
     PoissonRegressor,
     QuantileRegressor,
 )
+from calibayes.estimators.survival import CoxPHSurvivalAnalysis
 
 __all__ = [
+    "CoxPHSurvivalAnalysis",
     "ExpectileRegressor",
     "GibbsRegressor",
     "HuberRegressor",

@@ -1,6 +1,7 @@
 """Base class of the scikit-learn estimators."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from calibayes.design import Design
-from calibayes.losses import LinearLoss
+from calibayes.losses import Cox, LinearLoss
 from calibayes.report.source import python_source
 from calibayes.result import Intervals, Result
 
@@ -43,17 +44,21 @@ class LinearEstimator(BaseEstimator):
         self.random_state = random_state
 
     @abstractmethod
-    def _loss(self) -> LinearLoss:
+    def _loss(self) -> LinearLoss | Cox:
         """Return the loss, given the parameters of the estimator."""
 
-    def _calibrate(self, design: Design, columns: Float[np.ndarray, "N P"], y: Float[np.ndarray, " N"]) -> None:
+    def _calibrator(self, design: Design) -> Callable[..., Result]:
+        """Return the function that calibrates the model, given the loss, the columns and the response."""
+        return design.calibrate
+
+    def _calibrate(self, design: Design, columns: Float[np.ndarray, "N P"], y: Any) -> None:
         """Calibrate the model and set the fitted attributes."""
         names = getattr(self, "feature_names_in_", [f"x{k}" for k in range(columns.shape[1])])
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
         self._recalibrate = partial(
-            design.calibrate,
+            self._calibrator(design),
             self._loss(),
             columns,
             y,

@@ -24,7 +24,7 @@ from calibayes._backend.arguments import display, positive
 from calibayes._backend.jit import jit
 from calibayes._backend.rng import fold_key, replicate_keys
 from calibayes._core.counts import StoredCounts
-from calibayes._core.loss import LinearLoss
+from calibayes._core.loss import CountsRisk, Generic, LinearLoss
 from calibayes._core.particles import Particles
 from calibayes._core.status import Diagnostic
 from calibayes._core.target import Target
@@ -108,6 +108,8 @@ class SafeBayes(PlugInMethod):
                 'method "safe-bayes" predicts one observation from those before it, which must be independent. It is '
                 f"not available for bootstrap.{type(bootstrap).__name__}."
             )
+        if isinstance(model.loss, CountsRisk):
+            raise ValueError('method "safe-bayes" predicts one observation, whose loss this risk does not define.')
         if weights is not None:
             raise ValueError('method "safe-bayes" is not defined for weighted observations. Use weights=None.')
         if not hasattr(model.prior, "sample"):
@@ -218,4 +220,5 @@ def _losses(target: Target, theta: Float[Array, "K B M"], data: Any) -> Float[Ar
             "bk,kbm->bm", x, theta - target.reference[:, None, None], precision=jax.lax.Precision.HIGHEST
         )
         return jax.vmap(jax.vmap(loss.rho, (0, None)))(prediction, y)
+    assert isinstance(loss, Generic)
     return jax.vmap(jax.vmap(loss, (1, None)), (1, 0))(theta, data).astype(theta.dtype)

@@ -104,8 +104,28 @@ def _model(result: Result) -> str:
         )
     if result.model is None:
         return sizes
-    risk = f"The risk is the {_sum(result)} over observations of {_loss(result.model.loss)}"
+    loss = result.model.loss
+    risk = f"The risk is the {_sum(result)} over observations of {_loss(loss)}"
+    if isinstance(loss, losses.CountsRisk):
+        risk = f"The risk is {_risk(loss)}"
     return f"{risk}; {_prior(result.model.prior)} {sizes}"
+
+
+def _risk(risk: losses.CountsRisk) -> str:
+    match risk:
+        case losses.Cox(ties=ties):
+            return f"the negative log partial likelihood of Cox’s model, with {ties.capitalize()}’s treatment of ties"
+        case losses.AUC(surrogate="none"):
+            return "half the squared distance from the area under the ROC curve, times the number of observations"
+        case losses.GMM():
+            return "half the objective function of the generalized method of moments"
+        case losses.MMD():
+            return "the squared maximum mean discrepancy to a simulator, times the number of observations"
+        case losses.Composite():
+            return "the negative pairwise composite log-likelihood"
+        case losses.FunctionRisk():
+            return "a user-defined function of the counts" + _name_in_brackets(risk.fn)
+    return f"the risk {type(risk).__name__}"
 
 
 def _sum(result: Result) -> str:
@@ -130,6 +150,8 @@ def _loss(loss: object) -> str:
             return "twice the hinge loss (a support vector machine in the form of Polson and Scott)"
         case losses.Logistic():
             return "the logistic loss"
+        case losses.FisslerZiegel():
+            return f"the Fissler–Ziegel loss for value at risk and expected shortfall at {python_source(loss.alpha)}"
         case losses.Generic():
             kind = "a user-defined loss" if loss.sign == 1 else "minus a user-defined log-likelihood"
             return kind + _name_in_brackets(loss.fn)

@@ -18,7 +18,7 @@ from calibayes._core.status import Code
 from calibayes.bootstrap import Bootstrap
 from calibayes.interop.numpyro import NumPyroPrior
 from calibayes.io import StoredSetting
-from calibayes.losses import Generic
+from calibayes.losses import FisslerZiegel, FunctionRisk, Generic, LinearLoss
 from calibayes.methods import GPC, METHODS, Method, label
 from calibayes.model import GibbsModel
 from calibayes.regions import REGIONS, UnavailableRegion
@@ -84,8 +84,18 @@ def model_source(model: GibbsModel, dim: int) -> str:
     if isinstance(model.prior, NumPyroPrior):
         return f"cb.GibbsModel.from_numpyro({python_source(model.prior.model, 'numpyro_model')}, data)"
     prior = python_source(getattr(model.prior, "distribution", model.prior), "prior")
-    if not isinstance(model.loss, Generic):
-        return f"cb.GibbsModel({python_source(model.loss, 'loss')}, {prior})"
+    if isinstance(model.loss, FunctionRisk):
+        options = [
+            f"{name}={python_source(value, name)}"
+            for name, value in (("prepare", model.loss.prepare_fn), ("nuisance", model.loss.nuisance_fn))
+            if value is not None
+        ]
+        options += [f"{name}=True" for name in ("nuisance_on_host", "convex") if getattr(model.loss, name)]
+        arguments = [python_source(model.loss.fn, "risk"), prior, f"dim={dim}", *options]
+        return f"cb.GibbsModel.from_risk({', '.join(arguments)})"
+    if not isinstance(model.loss, Generic) or isinstance(model.loss, FisslerZiegel):
+        needs_dim = not isinstance(model.loss, LinearLoss) and model.dim is not None
+        return f"cb.GibbsModel({python_source(model.loss, 'loss')}, {prior}{f', dim={dim}' if needs_dim else ''})"
     constructor = "cb.GibbsModel" if model.loss.sign == 1 else "cb.GibbsModel.from_log_likelihood"
     return f"{constructor}({python_source(model.loss.fn, 'loss')}, {prior}, dim={dim})"
 

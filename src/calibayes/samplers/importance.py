@@ -36,7 +36,8 @@ from calibayes._backend.functions import host_array
 from calibayes._backend.jit import light_jit, prefetch
 from calibayes._backend.linalg import host_factor
 from calibayes._core.convergence import pareto_k, pareto_k_limit
-from calibayes._core.loss import LinearLoss
+from calibayes._core.counts_risk import derivatives
+from calibayes._core.loss import CountsRisk
 from calibayes._core.particles import Particles, host_moments
 from calibayes._core.target import Target, evaluate, is_log_concave
 
@@ -118,8 +119,15 @@ def random_generator(key: PRNGKeyArray) -> np.random.Generator:
 
 
 def first_proposal(target: Target) -> Proposal:
-    """Return a broad proposal around the least-squares fit to the observed data; its replicate axis has length one."""
-    assert isinstance(target.loss, LinearLoss)
+    """Return a broad proposal around the least-squares fit to the observed data; its replicate axis has length one.
+
+    For a risk that is no sum of losses it is around the reference, with the inverse Hessian of the risk there.
+    """
+    if not target.linear:
+        hessian = np.asarray(_hessian_at_reference(target), np.float64)
+        size = np.maximum(np.diagonal(hessian), 1e-30)
+        inverse = np.linalg.pinv(hessian + CONFIG.ridge * np.diag(size), hermitian=True)
+        return Proposal(np.asarray(target.reference, np.float64)[:, None], CONFIG.broadening * inverse[None])
     n, dim = int(target.counts.n), target.dim
     products = np.asarray(_products_of_columns(target), np.float64)
     gram, moments, squares = products[:dim, :dim], products[:dim, dim], products[dim, dim]
@@ -135,7 +143,15 @@ def first_proposal(target: Target) -> Proposal:
 
 def prefetch_first_proposal(target: Target) -> None:
     """Start to compile `first_proposal`."""
-    prefetch(_products_of_columns, target)
+    prefetch(_products_of_columns if target.linear else _hessian_at_reference, target)
+
+
+@light_jit
+def _hessian_at_reference(target: Target) -> Float[Array, "K K"]:
+    """Return the Hessian of the risk of the data."""
+    assert isinstance(target.loss, CountsRisk)
+    data = target.select(jnp.zeros(1, int))
+    return derivatives(target.loss, target.reference[:, None], data.counts_data).hessian[0]
 
 
 @light_jit

@@ -11,9 +11,10 @@ normal, integration by parts gives
 
 $$ E\,\rho'(f) = E\{z\,\rho(m + sz)\}/s, \qquad E\,\rho''(f) = E\{(z^2 - 1)\,\rho(m + sz)\}/s^2, $$
 
-integrals over one dimension that exist for check and hinge losses too. A Newton step on all replicates therefore
-costs B x N evaluations of the loss at a few nodes and B x N x K^2 operations for the Hessians, less than one evaluation
-of the risk at all particles. The smoothing scale s is that of the posterior on the data, for all replicates.
+integrals over one dimension that exist for check and hinge losses too. A risk that is a convex function of the counts
+is not smoothed; its derivatives are those of automatic differentiation. A Newton step on all replicates therefore costs
+B x N evaluations of the loss at a few nodes and B x N x K^2 operations for the Hessians, less than one evaluation of
+the risk at all particles. The smoothing scale s is that of the posterior on the data, for all replicates.
 
 References
 ----------
@@ -22,7 +23,7 @@ Opper and Archambeau (2009), The variational Gaussian approximation revisited, N
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -34,9 +35,10 @@ from calibayes._backend.devices import SHARDED, UNSHARDED, sum_over_devices
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit, light_jit, prefetch
 from calibayes._backend.linalg import host_factor, host_inverse_factor
+from calibayes._core import counts_risk
 from calibayes._core.coordinates import Coordinates
 from calibayes._core.counts import fold_chunks
-from calibayes._core.loss import LinearLoss
+from calibayes._core.loss import CountsRisk, LinearLoss
 from calibayes._core.target import Model, Target, has_log_concave_density, is_log_concave
 
 
@@ -82,14 +84,13 @@ CONFIG = NormalConfig()
 
 
 def can_fit_normal(target: Target) -> bool:
-    """Return whether the loss is of a linear prediction, and the posteriors are known to be log-concave."""
-    return target.linear and is_log_concave(target)
+    """Return whether the posteriors are known to be log-concave, so that the risk has derivatives, if smoothed."""
+    return is_log_concave(target)
 
 
 def can_fit_normal_to(model: Model, dim: int) -> bool:
     """Return whether `can_fit_normal` holds for targets of a model with `dim` parameters."""
-    linear = isinstance(model.loss, LinearLoss)
-    return linear and has_log_concave_density(model) and Coordinates.from_prior(model.prior, dim).unbounded
+    return has_log_concave_density(model) and Coordinates.from_prior(model.prior, dim).unbounded
 
 
 class NotNormalError(Exception):
@@ -270,7 +271,7 @@ def _inverse(matrix: Float[np.ndarray, "K K"]) -> Float[np.ndarray, "K K"]:
 
 @light_jit
 def _data_target(target: Target) -> Target:
-    return replace(target, counts=target.counts.select(jnp.zeros(1, int)))
+    return target.select(jnp.zeros(1, int))
 
 
 @jit
@@ -292,6 +293,11 @@ def _derivatives(
 ) -> Derivatives:
     """Return the derivatives of the smoothed risk and of the prior at the centres of R replicates."""
     loss, dim, n_replicates = target.loss, len(centre), centre.shape[1]
+    log_prob = target.prior.log_prob
+    prior_gradient = -jax.vmap(jax.grad(log_prob), 1, 1)(centre)
+    prior_hessian = -jax.hessian(log_prob)(centre.mean(1))
+    if isinstance(loss, CountsRisk):
+        return Derivatives(*counts_risk.derivatives(loss, centre, target.counts_data), prior_gradient, prior_hessian)
     assert isinstance(loss, LinearLoss)
     relative = centre - target.reference[:, None]
     highest = jax.lax.Precision.HIGHEST
@@ -321,9 +327,6 @@ def _derivatives(
     counts = target.counts
     specs = (SHARDED, UNSHARDED, UNSHARDED, counts.partition_specs())
     gradient, hessian, *outer = sum_over_devices(target.mesh, on_device, specs, target.data, relative, root, counts)
-    log_prob = target.prior.log_prob
-    prior_gradient = -jax.vmap(jax.grad(log_prob), 1, 1)(centre)
-    prior_hessian = -jax.hessian(log_prob)(centre.mean(1))
     return Derivatives(gradient, hessian, outer[0] if outer else hessian, prior_gradient, prior_hessian)
 
 

@@ -7,7 +7,7 @@ import csv
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -41,11 +41,13 @@ class Roles:
     """Column with weights."""
     strata: str | None = None
     """Column with stratum labels."""
+    survival: tuple[str, ...] = ()
+    """Columns with events and, if there are any, times of entry; the target has the times."""
 
     @property
     def names(self) -> list[str]:
         """Names of these columns."""
-        return [name for name in (self.cluster, self.weights, self.strata) if name is not None]
+        return [*(name for name in (self.cluster, self.weights, self.strata) if name is not None), *self.survival]
 
     def select(self, frame: DataFrame) -> dict[str, Any]:
         """Return the values of these columns, by the names of the attributes of a `Selection`."""
@@ -53,6 +55,7 @@ class Roles:
             "groups": None if self.cluster is None else frame[self.cluster],
             "strata": None if self.strata is None else frame[self.strata],
             "weights": None if self.weights is None else _weights(frame[self.weights], self.weights),
+            "survival": tuple(frame[name] for name in self.survival),
         }
 
 
@@ -77,6 +80,8 @@ class Selection:
     """Stratum labels of the rows as a pandas series; None without strata."""
     notes: list[str]
     """Sentences about rows and columns that were dropped."""
+    survival: tuple[Series, ...] = ()
+    """Events and, if there are any, times of entry."""
 
 
 def select_columns(
@@ -128,6 +133,8 @@ def select_columns(
     elif allow_python:
         raise ValueError("--allow-python is an option for --formula.")
     roles = Roles() if roles is None else roles
+    if formula is not None and is_survival(formula):
+        target, formula, roles = _survival_roles(target, formula, roles)
     require_columns(frame, [*([] if target is None else [target]), *roles.names])
     if formula is not None:
         from calibayes.tables.formulas import select_by_formula
@@ -136,6 +143,45 @@ def select_columns(
     if target is None:
         raise ValueError(f"--target must name the column to predict: one of {_list(frame.columns)}.")
     return _select_by_name(frame, target, columns, intercept, roles, drop_missing)
+
+
+_NAME = r"\s*(`[^`]+`|[^\W\d]\w*)\s*"
+_SURVIVAL = re.compile(rf"\s*Surv\s*\({_NAME},{_NAME}(?:,{_NAME})?\)\s*~(.*)", re.DOTALL)
+
+
+def is_survival(formula: str) -> bool:
+    """Return whether the left side of a formula is meant to be `Surv(...)`."""
+    return re.match(r"\s*Surv\s*\(", formula) is not None
+
+
+def _survival_roles(target: str | None, formula: str, roles: Roles) -> tuple[str, str, Roles]:
+    """Return the column of the times, the formula with it as left side, and the roles of the other columns."""
+    match = _SURVIVAL.match(formula)
+    if match is None:
+        raise ValueError(
+            f"{option('--formula')}: the left side must be Surv(time, event), or Surv(entry, time, event) for delayed "
+            "entry, with names of columns."
+        )
+    names = [name.strip("`") for name in match.groups()[:3] if name is not None]
+    entry, (time, event) = names[:-2], names[-2:]
+    if target not in (None, time):
+        raise ValueError(f"--target is {target}, but the formula predicts {time}: remove --target.")
+    return time, f"{_quote(time)} ~{match[4]}", replace(roles, survival=(event, *entry))
+
+
+def survival_target(selection: Selection) -> tuple[Float[np.ndarray, " N"], ...]:
+    """Return times, events (0 or 1) and times of entry as numbers.
+
+    Raises
+    ------
+    ValueError
+        If a column is not numeric, or events are not 0 or 1, or True or False.
+    """
+    columns = (selection.y, *selection.survival)
+    for column in columns:
+        if not (is_numeric(column) or column.dtype.kind == "b"):
+            raise ValueError(f"{column.name} must be numeric; it has values such as {_texts(column)[0][0]!r}.")
+    return tuple(column.to_numpy(float) for column in columns)
 
 
 def _select_by_name(

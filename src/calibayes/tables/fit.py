@@ -8,7 +8,7 @@ from calibayes import losses
 from calibayes._backend.arguments import display
 from calibayes.losses import LinearLoss
 from calibayes.result import Result
-from calibayes.tables.columns import Roles, select_columns
+from calibayes.tables.columns import Roles, is_survival, select_columns
 from calibayes.tables.files import DataFrame
 from calibayes.tables.linear import LinearModel
 from calibayes.tables.wording import python_wording
@@ -38,6 +38,8 @@ def fit(
     ----------
     formula : str
         Target and predictors, such as "y ~ x1 + C(group)". Columns of text are categories; "." means all other columns.
+        "Surv(time, event) ~ x1", or "Surv(entry, time, event) ~ x1" for delayed entry, is Cox's proportional hazards
+        model, for which `loss` is not used.
     frame : pandas.DataFrame
         The table. Polars frames are converted.
     loss : str or LinearLoss
@@ -93,6 +95,9 @@ def fit(
     if isinstance(loss, LinearLoss) and (tau is not None or delta is not None):
         raise ValueError("tau and delta are for losses by name; set them in the loss object.")
     with python_wording():
+        survival = isinstance(formula, str) and is_survival(formula)
+        if survival and not (loss == "quantile" and tau is delta is positive is None):
+            raise ValueError("Surv(...) ~ is Cox's model: leave out loss, tau, delta and positive.")
         linear_loss = losses.named(loss, tau=tau, delta=delta) if not isinstance(loss, LinearLoss) else loss
         frame, weight_column = _with_weights(_as_pandas(frame), weights)
         roles = Roles(cluster, weight_column, strata)
@@ -100,7 +105,10 @@ def fit(
             frame, None, formula=formula, roles=roles, drop_missing=missing == "drop", allow_python=allow_python
         )
         default_delta = isinstance(loss, str) and loss == "huber" and delta is None
-        model = LinearModel.of(selection, linear_loss, positive, default_delta)
+        if survival:
+            model = LinearModel.of_survival(selection)
+        else:
+            model = LinearModel.of(selection, linear_loss, positive, default_delta)
     given: dict[str, Any] = {"loss": loss, "tau": tau, "delta": delta, "positive": positive, "missing": missing}
     given |= {"weights": weights, "cluster": cluster, "strata": strata, "bootstrap": bootstrap}
     call = _source(formula, given | {"allow_python": allow_python} | options)

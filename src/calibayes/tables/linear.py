@@ -4,7 +4,7 @@
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,11 @@ from jaxtyping import Float
 from calibayes import bootstrap as bootstraps
 from calibayes import losses
 from calibayes.design import Design
-from calibayes.losses import LinearLoss
+from calibayes.losses import Cox, LinearLoss
 from calibayes.result import Result
 from calibayes.samplers import Transport
-from calibayes.tables.columns import Selection, class_target, numeric_target
+from calibayes.survival import calibrate_survival
+from calibayes.tables.columns import Selection, class_target, numeric_target, survival_target
 from calibayes.tables.wording import option
 
 
@@ -28,10 +29,10 @@ class LinearModel:
     ----------
     selection : Selection
         The columns.
-    loss : LinearLoss
+    loss : LinearLoss or Cox
         The loss.
-    y : ndarray of shape (N,)
-        Response; -1 and 1 for a loss of two classes.
+    y : ndarray of shape (N,) or tuple of ndarray
+        Response; -1 and 1 for a loss of two classes; times, events and times of entry of a survival model.
     classes : list of str or None
         Labels of the classes -1 and 1; None for other losses.
     design : Design
@@ -39,8 +40,8 @@ class LinearModel:
     """
 
     selection: Selection
-    loss: LinearLoss
-    y: Float[np.ndarray, " N"]
+    loss: LinearLoss | Cox
+    y: Float[np.ndarray, " N"] | tuple[Float[np.ndarray, " N"], ...]
     classes: list[str] | None
     design: Design
 
@@ -76,13 +77,26 @@ class LinearModel:
         """Number of rows."""
         return len(self.selection.columns)
 
+    @staticmethod
+    def of_survival(selection: Selection) -> "LinearModel":
+        """Return Cox's model of columns that were selected by a formula with `Surv(time, event)` on the left side."""
+        require_rows(len(selection.y), selection.columns.shape[1])
+        if not selection.columns.shape[1]:
+            raise ValueError("a survival model needs a column on the right side of the formula.")
+        design = Design.from_columns(selection.columns, False, selection.weights)
+        survival = survival_target(selection)
+        return LinearModel(replace(selection, intercept=False), Cox(), survival, None, design)
+
     def calibrate(self, *, bootstrap: object, call: str, **options: Any) -> Result:
         """Calibrate the model, with the clusters and strata of the selection; see `Design.calibrate`."""
         scheme = self._bootstrap(bootstrap)
         selection = self.selection
-        return self.design.calibrate(
-            self.loss, selection.columns, self.y, names=selection.names, call=call, bootstrap=scheme, **options
-        )
+        options |= {"names": selection.names, "call": call, "bootstrap": scheme}
+        if isinstance(self.loss, Cox):
+            return calibrate_survival(
+                self.loss, selection.columns, tuple(self.y), weights=self.design.weights, **options
+            )
+        return self.design.calibrate(self.loss, selection.columns, np.asarray(self.y), **options)
 
     def _bootstrap(self, bootstrap: object) -> object:
         groups, strata = self.selection.groups, self.selection.strata

@@ -45,6 +45,8 @@ class LinearModelInParts(LinearModel):
         return self.table.n
 
     def calibrate(self, *, bootstrap: object, call: str, **options: Any) -> Result:
+        assert isinstance(self.loss, LinearLoss)
+        assert isinstance(self.y, np.ndarray)
         loss, design, values = self.loss, self.design, _Values(self.y)
         loss.check(np.unique(np.concatenate(gather(np.unique(self.y)[:_N_TRIALS]))))
         offset = values.median() if design.intercept and loss.location else 0.0

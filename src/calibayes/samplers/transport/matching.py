@@ -107,7 +107,7 @@ def _sample(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[Partic
     """
     match_key, subsample_key, resample_key = split_key(split_key(key)[0], 3)
     n_subsample = subsample_size(target.dim)
-    if target.reference_loss.size > 2 * n_subsample and int(target.counts.n) > 2 * n_subsample:
+    if target.additive and target.reference_loss.size > 2 * n_subsample and int(target.counts.n) > 2 * n_subsample:
         subsample = target.subsample(subsample_key, n_subsample)
         try:
             particles, eta, _ = _sample_to_match(match_key, subsample, n_particles)

@@ -3,7 +3,7 @@ r"""Losses that define a generalized posterior.
 The generalized posterior with learning rate $\eta$ is proportional to $\exp\{-\eta \sum_i r_i(\theta)\}\, p(\theta)$
 (Tanaka 2024, section 1). A *loss of a linear prediction* (`LinearLoss`) is $r_i(\theta) = \rho(x_i^\top\theta, y_i)$
 for a scalar function $\rho$, and is evaluated by fast matrix products. Any other function of `(theta, datum)` is a
-`Generic` loss.
+`Generic` loss. A `CountsRisk` is not a sum of losses.
 
 The parameters of a loss, such as `tau`, are leaves of its pytree: a new value does not recompile anything.
 """
@@ -18,11 +18,26 @@ from jaxtyping import Array, Float
 
 from calibayes._backend.arguments import parameters, scalar
 from calibayes._backend.functions import Numbers, static
-from calibayes._core.loss import Generic, LinearLoss
+from calibayes._core.loss import CountsRisk, Generic, LinearLoss
+from calibayes.losses.cox import Cox
+from calibayes.losses.discrepancy import MMD
+from calibayes.losses.function import FunctionRisk
+from calibayes.losses.moments import GMM
+from calibayes.losses.pairs import Composite
+from calibayes.losses.ranking import AUC
+from calibayes.losses.tail import FisslerZiegel
 
 __all__ = [
+    "AUC",
+    "GMM",
+    "MMD",
     "Absolute",
+    "Composite",
+    "CountsRisk",
+    "Cox",
     "Expectile",
+    "FisslerZiegel",
+    "FunctionRisk",
     "Generic",
     "Hinge",
     "Huber",

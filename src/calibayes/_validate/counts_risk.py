@@ -1,0 +1,160 @@
+"""Check of a risk that is a function of the counts: it is evaluated on variants of the data with equal risks."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from calibayes._backend.jit import light_jit
+from calibayes._core.counts import canonical
+from calibayes._core.precision import double_precision
+from calibayes._core.target import in_default_float_type
+from calibayes._validate.functions import is_remembered, remember, require_real_scalar, signature_of
+from calibayes.losses import CountsRisk
+
+
+@dataclass(frozen=True)
+class CountsRiskConfig:
+    """Constants of the check."""
+
+    distances: tuple[float, ...] = (0.0, 0.01, 0.1, 1.0, 1.0)
+    """Distances from the median of the prior, relative to those of draws, at which the risk is evaluated. The risk of a
+    draw from a wide prior may not be finite."""
+    tolerance: float = 1e-5
+    """Largest relative difference of risks that should be equal: above the rounding error of single precision, which
+    a user's function may contain, and below the contribution of a third of the observations to a risk."""
+
+
+CONFIG = CountsRiskConfig()
+
+_NAME = "risk(theta, data, counts)"
+
+
+def check_counts_risk(loss: CountsRisk, prior: Any, data: PyTree[np.ndarray], dim: int) -> None:
+    """Check that a risk is a finite scalar, uses the counts, and depends on nothing but the observations with counts.
+
+    A model that has passed is not evaluated again for data of the same shapes.
+
+    Parameters
+    ----------
+    loss : CountsRisk
+        The risk.
+    prior : prior
+        Prior of the parameters.
+    data : pytree of ndarray
+        Checked data, with the observations along the first axis.
+    dim : int
+        Number of parameters.
+
+    Raises
+    ------
+    TypeError
+        If JAX cannot trace or differentiate the risk.
+    ValueError
+        If a property does not hold.
+    """
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), data)
+    signature = signature_of((loss, prior, shapes))
+    if is_remembered(signature):
+        return
+    points = _points(prior, dim)
+    with double_precision(True):
+        _require_properties(in_default_float_type(loss), data, jnp.asarray(points))
+    remember(signature)
+
+
+def _require_properties(loss: CountsRisk, data: PyTree[np.ndarray], points: Float[Array, "S K"]) -> None:
+    n = len(jax.tree.leaves(data)[0])
+    rng = np.random.default_rng(0)
+    # As in a calibration, copies of the last observation with count zero are at the end.
+    rows, unit = np.minimum(np.arange(n + 2), n - 1), np.where(np.arange(n + 2) < n, 1.0, 0.0)
+    drawn = unit * np.concatenate([rng.permutation(np.arange(n) % 3), [0, 0]])
+    other = unit * rng.uniform(0.5, 1.5, n + 2)
+    prepare = lambda chosen: jax.tree.map(
+        lambda leaf: canonical(np.asarray(leaf)), loss.prepare(jax.tree.map(lambda leaf: leaf[chosen], data))
+    )
+    prepared = prepare(rows)
+    nuisance = loss.nuisance(prepared, unit) if loss.nuisance_on_host else None
+    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (points[0], prepared, unit))
+    require_real_scalar(_NAME, lambda theta, data, counts: _evaluate(loss, theta, data, counts, nuisance), *abstract)
+
+    def risks(prepared: PyTree[np.ndarray], counts: np.ndarray) -> Float[np.ndarray, " S"]:
+        nuisance = loss.nuisance(prepared, counts) if loss.nuisance_on_host else None
+        return np.asarray(_risks(loss, points, prepared, counts, nuisance))
+
+    try:
+        derivatives = np.asarray(_count_derivatives(loss, points, prepared, unit, nuisance))
+    except (TypeError, ValueError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise TypeError(
+            f"{_NAME} must be differentiable in the counts: {reason} Use jax.lax.scan in place of while loops, and "
+            "jnp.sum, jnp.cumsum and segment sums."
+        ) from error
+    on_data, of_drawn, of_other = (risks(prepared, counts) for counts in (unit, drawn, other))
+    finite = np.isfinite(on_data)
+    if not finite.any():
+        raise ValueError(
+            f"{_NAME} is {on_data[0]:g} with counts of one, at the median of the prior and at all of {len(points)} "
+            "points near it. Evaluate it at one of them; or choose a prior nearer to where the risk is finite."
+        )
+    if not np.isfinite(derivatives[finite]).all():
+        raise ValueError(
+            f"the derivative of {_NAME} in the counts is NaN or infinite. Where jnp.where selects between two values, "
+            "both must have finite derivatives; avoid square roots and logarithms of zero."
+        )
+    finite &= np.isfinite(of_drawn) & np.isfinite(of_other)
+    if finite.any() and (of_drawn == of_other)[finite].all():
+        raise ValueError(f"{_NAME} does not depend on the counts. Multiply the loss of observation i by counts[i].")
+    without_counts = np.where(drawn > 0, rows, rows[0])
+    if _differ(of_drawn, risks(prepare(without_counts), drawn)):
+        raise ValueError(
+            f"{_NAME} depends on observations with count zero, which must contribute nothing: with them, the data are "
+            "padded, and bootstrap replicates leave observations out. Replace len(data) by counts.sum()."
+        )
+    order = rng.permutation(n + 2)
+    if not loss.nuisance_on_host and _differ(of_drawn, risks(prepare(rows[order]), drawn[order])):
+        raise ValueError(
+            f"{_NAME} depends on the order of the observations, which must not matter: count i belongs to row i of the "
+            "data that prepare receives, also if prepare sorts them. Use for example data['x'] with "
+            "counts[data['order']]."
+        )
+
+
+def _differ(a: Float[np.ndarray, " S"], b: Float[np.ndarray, " S"]) -> bool:
+    """Return whether risks differ by more than rounding errors, where they are finite."""
+    finite = np.isfinite(a)
+    return not np.allclose(a[finite], b[finite], rtol=CONFIG.tolerance, atol=CONFIG.tolerance)
+
+
+def _points(prior: Any, dim: int) -> Float[np.ndarray, "S K"]:
+    """Return the median of the prior, and points between it and draws."""
+    if not hasattr(prior, "sample"):
+        return np.zeros((1, dim))
+    draws = np.asarray(prior.sample(jax.random.key(0), (64, dim)), np.float64)
+    centre = np.median(draws, 0)
+    return np.stack([centre + scale * (draw - centre) for scale, draw in zip(CONFIG.distances, draws, strict=False)])
+
+
+def _evaluate(
+    loss: CountsRisk, theta: Array, data: PyTree[Array], counts: Array, nuisance: Any, differentiable: bool = False
+) -> Any:
+    fitted = nuisance if loss.nuisance_on_host else loss.nuisance(data, counts)
+    return (loss.differentiable if differentiable else loss)(theta, data, counts, fitted)
+
+
+@light_jit
+def _risks(
+    loss: CountsRisk, points: Array, data: PyTree[Array], counts: Array | np.ndarray, nuisance: Any
+) -> Float[Array, " S"]:
+    return jax.lax.map(lambda point: _evaluate(loss, point, data, jnp.asarray(counts), nuisance).astype(float), points)
+
+
+@light_jit
+def _count_derivatives(
+    loss: CountsRisk, points: Array, data: PyTree[Array], counts: Array | np.ndarray, nuisance: Any
+) -> Float[Array, "S N"]:
+    derivative = jax.grad(lambda c, point: _evaluate(loss, point, data, c, nuisance, True).astype(float))
+    return jax.lax.map(lambda point: derivative(jnp.asarray(counts), point), points)
