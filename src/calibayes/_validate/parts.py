@@ -28,7 +28,7 @@ from calibayes._validate.data import (
     warn_about_redundant_columns,
 )
 from calibayes._validate.functions import check_functions
-from calibayes.losses import LinearLoss
+from calibayes.losses import CountsRisk, LinearLoss
 from calibayes.model import GibbsModel
 
 
@@ -81,6 +81,11 @@ def check_parts(model: GibbsModel, parts: Parts, names: Sequence[str] | None) ->
         raise TypeError(f"model must be a GibbsModel(loss, prior); got {type(model).__name__}.")
     if parts.n < 2:
         raise ValueError(f"data must hold at least two observations; got {parts.n}.")
+    if isinstance(model.loss, CountsRisk):
+        raise ValueError(
+            f"data in parts (calibayes.Parts) need a loss, of which each process sums its own part; "
+            f"{type(model.loss).__name__} is a risk of all observations together. Pass the data as arrays."
+        )
     linear = isinstance(model.loss, LinearLoss)
     convert = partial(_convert, model)
     first = on_all_processes(lambda: convert(next(parts.chunks(0, 1))[1], 0))
