@@ -8,6 +8,7 @@ from scipy.stats import norm
 
 import calibayes as cb
 from calibayes._core.target import make_target
+from calibayes._core.weights import Weights
 from calibayes.losses import LinearLoss
 from calibayes.samplers.importance import first_proposal
 from calibayes.samplers.normal import (
@@ -32,8 +33,11 @@ def counts_of_replicates():
     return np.random.default_rng(1).multinomial(N, np.full(N, 1 / N), size=B - 1)
 
 
-def target_of(loss, x, y, scale=SCALE):
-    return make_target(cb.GibbsModel(loss, cb.priors.Normal(scale=scale)), (x, y), counts_of_replicates(), x.shape[1])
+def target_of(loss, x, y, scale=SCALE, weights=None):
+    model, counts = cb.GibbsModel(loss, cb.priors.Normal(scale=scale)), counts_of_replicates()
+    if weights is not None:
+        counts = counts * weights.values
+    return make_target(model, (x, y), counts, x.shape[1], weights=weights)
 
 
 def start_of(target):
@@ -75,6 +79,21 @@ def test_the_learning_rate_matches_the_sandwich_covariance():
     residuals = y - x @ np.linalg.lstsq(x, y)[0]
     scores = ratio * x * residuals[:, None]
     exact = 3 / np.trace(np.linalg.solve(ratio * x.T @ x, scores.T @ scores))
+    assert fit_to_data(target, *start_of(target), None).eta == pytest.approx(exact, rel=5e-3)
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_the_learning_rate_respects_the_kind_of_weights(repeats):
+    """J is the sum of w g g' for numbers of repetitions, and of w^2 g g' for survey weights."""
+    x, y = regression(3)
+    weights = Weights(np.random.default_rng(2).integers(1, 30, N).astype(float), repeats)
+    target = target_of(cb.losses.Squared(), x, y, 1e4, weights)
+    ratio = float(cb.losses.Squared().rho(jnp.asarray(2.0), jnp.asarray(0.0))) / 2.0
+    w = weights.values
+    residuals = y - x @ np.linalg.solve((x.T * w) @ x, (x.T * w) @ y)
+    scores = ratio * x * residuals[:, None]
+    products = (scores.T * w * (1.0 if repeats else w)) @ scores
+    exact = 3 / np.trace(np.linalg.solve(ratio * (x.T * w) @ x, products))
     assert fit_to_data(target, *start_of(target), None).eta == pytest.approx(exact, rel=5e-3)
 
 

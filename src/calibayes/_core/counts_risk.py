@@ -122,14 +122,20 @@ class RiskDerivatives(NamedTuple):
     outer: Float[Array, "R K K"]
 
 
-def derivatives(loss: CountsRisk, theta: Float[Array, "K R"], args: CountsData) -> RiskDerivatives:
-    """Return gradients, Hessians and summed outer products of the scores."""
+def derivatives(
+    loss: CountsRisk, theta: Float[Array, "K R"], args: CountsData, per_draw: Float[Array, " N"] | float = 1.0
+) -> RiskDerivatives:
+    """Return gradients, Hessians and summed outer products of the scores.
+
+    `per_draw` are the weights of the observations each time that they are drawn (`calibayes._core.weights`).
+    """
     scores_at = scores_of(loss, args.data)
 
     def of_replicate(point: Array, counts: Array, nuisance: Any) -> RiskDerivatives:
         risk = lambda point: loss.differentiable(point, args.data, counts, nuisance).astype(theta.dtype)
         scores = scores_at(point, counts, nuisance)
-        outer = jnp.matmul((scores * counts[:, None]).T, scores, precision=jax.lax.Precision.HIGHEST)
+        factors = (counts * per_draw)[:, None]
+        outer = jnp.matmul((scores * factors).T, scores, precision=jax.lax.Precision.HIGHEST)
         return RiskDerivatives(jax.grad(risk)(point), jax.hessian(risk)(point), outer)
 
     values = map_replicates(of_replicate, theta, args)

@@ -296,18 +296,22 @@ def _derivatives(
     log_prob = target.prior.log_prob
     prior_gradient = -jax.vmap(jax.grad(log_prob), 1, 1)(centre)
     prior_hessian = -jax.hessian(log_prob)(centre.mean(1))
+    rows, columns = np.triu_indices(dim)
     if isinstance(loss, CountsRisk):
-        return Derivatives(*counts_risk.derivatives(loss, centre, target.counts_data), prior_gradient, prior_hessian)
+        per_draw = 1.0 if target.weights is None else target.weights.per_draw.reshape(-1)
+        of_risk = counts_risk.derivatives(loss, centre, target.counts_data, per_draw)
+        hessian, outer = (matrix[:, rows, columns] for matrix in (of_risk.hessian, of_risk.outer))
+        return Derivatives(of_risk.gradient, hessian, outer, prior_gradient, prior_hessian)
     assert isinstance(loss, LinearLoss)
     relative = centre - target.reference[:, None]
     highest = jax.lax.Precision.HIGHEST
-    rows, columns = np.triu_indices(dim)
     flatten = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])
 
-    def on_device(data, relative, root, counts):
+    def on_device(data, relative, root, counts, observation_weights):
         def add(total, chunk):
-            block, elements = chunk
+            block, elements, of_block = chunk
             (x, y, offset), weights = jax.tree.map(flatten, (block, jax.vmap(counts.block)(elements)))
+            per_draw = 1.0 if of_block is None else of_block.per_draw.reshape(-1, 1)
             prediction = offset[:, None] + jnp.matmul(x, relative, precision=highest)
             scale = jnp.sqrt(jnp.square(jnp.matmul(x, root, precision=highest)).sum(-1))
             # Without the barrier XLA computes them again for every product below.
@@ -315,18 +319,19 @@ def _derivatives(
             gradient = jnp.matmul(x.T, weights * first, precision=highest)
             # The products of columns are the same for all replicates, so that their weighted sums are matrix products.
             products = x[:, rows] * x[:, columns]
-            weighted = [weights * second, *((weights * jnp.square(first),) if with_outer else ())]
+            weighted = [weights * second, *((weights * per_draw * jnp.square(first),) if with_outer else ())]
             terms = (gradient, *(jnp.matmul(value.T, products, precision=highest) for value in weighted))
             return jax.tree.map(jnp.add, total, terms)
 
         matrices = jnp.zeros((n_replicates, len(rows)), relative.dtype)
         zeros = (jnp.zeros_like(relative), *(matrices,) * (1 + with_outer))
         width = max(1, CONFIG.max_chunk // target.reference_loss.shape[1])
-        return fold_chunks(add, zeros, (data, counts.blocks), counts.n_blocks, width, on_cpu=True)
+        blocks = (data, counts.blocks, observation_weights)
+        return fold_chunks(add, zeros, blocks, counts.n_blocks, width, on_cpu=True)
 
-    counts = target.counts
-    specs = (SHARDED, UNSHARDED, UNSHARDED, counts.partition_specs())
-    gradient, hessian, *outer = sum_over_devices(target.mesh, on_device, specs, target.data, relative, root, counts)
+    specs = (SHARDED, UNSHARDED, UNSHARDED, target.counts.partition_specs(), SHARDED)
+    args = (target.data, relative, root, target.counts, target.weights)
+    gradient, hessian, *outer = sum_over_devices(target.mesh, on_device, specs, *args)
     return Derivatives(gradient, hessian, outer[0] if outer else hessian, prior_gradient, prior_hessian)
 
 
