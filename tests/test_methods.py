@@ -8,7 +8,7 @@ from scipy import stats
 import calibayes as cb
 from calibayes.compare import compare_with
 from calibayes.methods import label
-from calibayes.methods.moments import sum_of_outer_products
+from calibayes.methods.moments import LearningRate, sum_of_outer_products, unresolved
 from calibayes.methods.shape import require_near_normal
 from calibayes.methods.studentized import chi_squared_quantile
 from calibayes.report import write
@@ -98,6 +98,15 @@ def test_interval_region_has_the_learning_rate_of_its_parameter(matched):
     of_slope = matched.at(region=cb.regions.Interval(1))
     assert of_slope.status is cb.Status.COMPUTED
     np.testing.assert_allclose(of_slope.eta, matched.intervals().eta[1], rtol=1e-6)
+
+
+def test_error_about_the_learning_rate_of_an_interval_makes_it_unreliable(matched, monkeypatch):
+    findings = unresolved("Three replicates failed.", cb.Severity.ERROR, 3)
+    rates = [LearningRate(matched.eta, 0.1, findings), *[LearningRate(matched.eta, 0.1)] * (K - 1)]
+    monkeypatch.setattr(cb.methods.Matching, "interval_etas", lambda *_: rates)
+    intervals = matched.intervals(level=0.7)
+    assert intervals.status == [cb.Status.UNRELIABLE, *[cb.Status.COMPUTED] * (K - 1)]
+    assert intervals.diagnostics == [list(findings), *[[]] * (K - 1)]
 
 
 def test_lyddon_holmes_walker_is_the_ratio_of_the_traces(comparison):

@@ -183,11 +183,11 @@ def test_findings_about_the_particles_of_an_earlier_run_are_kept_unless_repeated
     finding = lambda code, severity, count: cb.Diagnostic(code, severity, count, f"{count} replicates.")
     collapsed = finding(cb.Code.ESS_COLLAPSED, cb.Severity.ERROR, 30)
     repaired = [finding(cb.Code.REPAIRED, cb.Severity.INFO, count) for count in (3, 5)]
-    off_level = finding(cb.Code.COVERAGE_OFF_LEVEL, cb.Severity.INFO, 0)
+    of_search = [finding(code, cb.Severity.ERROR, 0) for code in (cb.Code.MAX_ITERATIONS, cb.Code.NOT_RESOLVED)]
     run = cb.methods.Fixed(3.0).solve(make_solver(), make_problem(), None).solution
     first, second = (
         replace(run, iterate=replace(run.iterate, diagnostics=findings))
-        for findings in ((collapsed, repaired[0], off_level), (repaired[1],))
+        for findings in ((collapsed, repaired[0], *of_search), (repaired[1],))
     )
     merged = with_earlier_run(second, first).iterate
     assert merged.diagnostics == (collapsed, repaired[1])

@@ -34,7 +34,7 @@ from calibayes._core.weights import Weights
 from calibayes._validate.settings import as_key, check_bootstrap, check_level, check_n_particles
 from calibayes.bootstrap import Bootstrap
 from calibayes.methods import Method
-from calibayes.methods.moments import DrawsOnData
+from calibayes.methods.moments import DrawsOnData, LearningRate
 from calibayes.model import GibbsModel
 from calibayes.regions import HPD, Ellipsoid, Linear, Region, as_region, critical_levels
 from calibayes.reparametrize import Reparametrization
@@ -374,14 +374,14 @@ class Calibration:
         # The method states those of an interval's own learning rate.
         joint = (Code.COVERAGE_OFF_LEVEL, Code.NOT_RESOLVED)
         findings = [finding for finding in self.iterate.diagnostics if finding.code not in joint]
-        return [
-            None
-            if rate is None
-            else _Marginal(
-                self._bounds_at(rate.eta, level, vector), rate.eta, rate.eta_se, status, [*findings, *rate.findings]
-            )
-            for rate, vector in zip(rates, vectors, strict=True)
-        ]
+
+        def answer(rate: LearningRate, vector: np.ndarray) -> _Marginal:
+            known = [*findings, *rate.findings]
+            failed = status.is_success and worst(known) is Severity.ERROR
+            bounds = self._bounds_at(rate.eta, level, vector)
+            return _Marginal(bounds, rate.eta, rate.eta_se, Status.UNRELIABLE if failed else status, known)
+
+        return [None if rate is None else answer(rate, vector) for rate, vector in zip(rates, vectors, strict=True)]
 
     def _bounds_at(self, eta: float, level: float, vector: np.ndarray) -> np.ndarray:
         """Return the interval of a combination on the data at a learning rate."""

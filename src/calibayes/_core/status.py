@@ -122,7 +122,7 @@ ABOUT_THE_SAMPLER = frozenset(
 )
 """Diagnostics that also hold for another level or region computed from the same particles."""
 
-ABOUT_THE_CROSSING = frozenset(
+ABOUT_THE_SEARCH = frozenset(
     {
         Code.NO_CROSSING,
         Code.SEVERAL_CROSSINGS,
@@ -132,6 +132,8 @@ ABOUT_THE_CROSSING = frozenset(
         Code.COVERAGE_OFF_LEVEL,
         Code.DRAWS_FAR_FROM_ETA,
         Code.NOT_RESOLVED,
+        Code.MAX_ITERATIONS,
+        Code.TIME_LIMIT,
     }
 )
 """Diagnostics of how the learning rate was found, which do not hold for another one."""

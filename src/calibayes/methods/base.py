@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from calibayes._backend.distributed import processes_out_of_sync
 from calibayes._backend.rng import fold_key
-from calibayes._core.status import ABOUT_THE_CROSSING, Code, Diagnostic, Severity, Status
+from calibayes._core.status import ABOUT_THE_SEARCH, Code, Diagnostic, Severity, Status
 from calibayes._core.weights import Weights
 from calibayes.bootstrap import Bootstrap
 from calibayes.methods.moments import Draws, DrawsOnData, LearningRate, is_far, matching_eta
@@ -281,7 +281,7 @@ def stay_at(
     rule = Stay(rate.eta)
     has_curve = iterate.curve is not None and len(iterate.curve.etas) > 0
     if iterate.refined and has_curve and rule.reaches(iterate.sampled_eta, iterate.half_width):
-        kept = tuple(finding for finding in iterate.diagnostics if finding.code not in ABOUT_THE_CROSSING)
+        kept = tuple(finding for finding in iterate.diagnostics if finding.code not in ABOUT_THE_SEARCH)
         iterate = replace(problem.at_eta(iterate, rate.eta), status=Status.COMPUTED, diagnostics=kept)
         return state_error(Solution(problem, iterate, ()), rate)
     solver = replace(solver, rule=rule)
@@ -349,7 +349,7 @@ def with_earlier_run(solution: Solution, first: Solution) -> Solution:
     earlier = tuple(
         finding
         for finding in first.iterate.diagnostics
-        if finding.code not in ABOUT_THE_CROSSING and (finding.code, finding.severity) not in known
+        if finding.code not in ABOUT_THE_SEARCH and (finding.code, finding.severity) not in known
     )
     final = replace(solution.iterate, diagnostics=(*earlier, *solution.iterate.diagnostics))
     numbered = (replace(record, iteration=len(first.trace) + record.iteration) for record in solution.trace)
