@@ -268,7 +268,9 @@ def sample_of(data: PyTree[np.ndarray] | CheckedParts) -> PyTree[np.ndarray]:
 
 def largest_values(data: PyTree[np.ndarray] | CheckedParts) -> PyTree[np.ndarray]:
     """Return the largest absolute values of checked data, for each column of X."""
-    return data.largest if isinstance(data, CheckedParts) else jax.tree.map(lambda leaf: np.abs(leaf).max(0), data)
+    if isinstance(data, CheckedParts):
+        return data.largest
+    return jax.tree.map(lambda leaf: np.asarray(np.abs(leaf).max(0)), data)
 
 
 def default_type(leaf: np.ndarray) -> np.dtype:

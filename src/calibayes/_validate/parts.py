@@ -97,7 +97,7 @@ def check_parts(model: GibbsModel, parts: Parts, names: Sequence[str] | None) ->
     flat, low, high = joined.sample[np.argsort(joined.rows)], joined.low.min(0), joined.high.max(0)
     unflatten = partial(_unflatten, structure, leaves)
     sample, largest = unflatten(flat), unflatten(np.maximum(-low, high)[None])
-    largest = jax.tree.map(lambda leaf: leaf[0], largest)
+    largest = jax.tree.map(lambda leaf: np.asarray(leaf[0]), largest)
     if linear:
         _check_linear(model, sample, low, high, joined.responses, parts)
     given = parts.names if names is None else names
