@@ -118,6 +118,11 @@ class Parts:
         """
         return _ParquetParts(path, target, columns)
 
+    @property
+    def sample_step(self) -> int:
+        """The sample of the observations is every observation whose row is a multiple of this number."""
+        return max(1, self.n // CONFIG.sample)
+
     def chunks(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
         """Yield the observations from `start` to `stop` in chunks, each with the row of its first observation.
 
