@@ -1,6 +1,6 @@
 """One process of a distributed calibration, started by `backend/test_distributed.py`; prints its result as JSON.
 
-Arguments: the path of a checkpoint; then, as JSON, the data seed of each process, the rank of the process that fails
+Arguments: the path of a checkpoint, or "parts" for data in parts; then, as JSON, the data seed of each process, the rank of the process that fails
 (-1 for none), how it fails ("kill" or "raise"), after how many saves of the checkpoint, and the shape of the mesh.
 """
 
@@ -11,6 +11,7 @@ import sys
 import warnings
 
 import jax
+import numpy as np
 
 import calibayes as cb
 from calibayes._backend import distributed
@@ -30,6 +31,32 @@ def summarize_calibration(seed: int, checkpoint: str | None) -> dict[str, float 
         bounds = result.intervals().bounds
     critical = result.curve.critical_etas().tolist()
     return {"eta": result.eta, "draws": float(result.draws.sum()), "low": float(bounds[0, 0]), "critical": critical}
+
+
+def summarize_parts() -> dict[str, float | str | list]:
+    """Calibrate a median regression in parts; return the results, the rows read, and the error of an invalid row."""
+    x, y = cb.datasets.median_regression(60, 0)
+    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    options = {"sampler": cb.Transport(n_particles=150), "bootstrap": 42, "progress": False, "seed": 1}
+    rows = []
+
+    def read(start, stop):
+        rows.append((start, stop))
+        return x[start:stop], y[start:stop]
+
+    def read_invalid(start, stop):
+        return x[start:stop], np.where(np.arange(start, stop) == 50, np.nan, y[start:stop])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cb.CalibrationWarning)
+        result = cb.calibrate(model, cb.Parts(read, 60), **options)
+        fresh = float(result.validate())
+    try:
+        cb.calibrate(model, cb.Parts(read_invalid, 60), **options)
+    except (ValueError, cb.DistributedError) as error:
+        message = f"{type(error).__name__}: {error}"
+    critical = result.curve.critical_etas().tolist()
+    return {"eta": result.eta, "fresh": fresh, "critical": critical, "rows": rows, "error": message}
 
 
 def fail_after_saves(n_saves: int, failure: str) -> None:
@@ -55,5 +82,6 @@ if __name__ == "__main__":
     if failing == jax.process_index():
         fail_after_saves(n_saves, failure)
     with cb.mesh(replicates=replicates, observations=observations):
-        summary = summarize_calibration(seeds[jax.process_index()], path)
+        in_parts = path == "parts"
+        summary = summarize_parts() if in_parts else summarize_calibration(seeds[jax.process_index()], path)
     print(json.dumps({"devices": len(jax.devices()), **summary}), flush=True)

@@ -91,7 +91,7 @@ class Inputs:
         Loss and prior.
     data : object
         The data as the user passed them.
-    observations : pytree of ndarray
+    observations : pytree of ndarray or CheckedParts
         The validated data.
     names : sequence of str
         Names of the parameters.
@@ -115,7 +115,7 @@ class Inputs:
 
     model: GibbsModel
     data: object
-    observations: PyTree[np.ndarray]
+    observations: PyTree[np.ndarray] | CheckedParts
     names: Sequence[str]
     bootstrap: Bootstrap | None
     counts: Float[np.ndarray, "B N"] | None

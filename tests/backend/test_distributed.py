@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import numpy as np
 import pytest
 
 import calibayes as cb
@@ -68,7 +69,7 @@ def run_two_processes(command: list[str]) -> list[Ended]:
         return list(both.map(run, environments))
 
 
-def run_calibration(path: Path, *, seeds=(0, 0), failing=NONE, failure="kill", n_saves=0, mesh=(4, 1)) -> list[Ended]:
+def run_calibration(path: Path | str, *, seeds=(0, 0), failing=NONE, failure="kill", n_saves=0, mesh=(4, 1)) -> list[Ended]:
     script = str(TESTS / "distributed_run.py")
     return run_two_processes([sys.executable, script, str(path), json.dumps([seeds, failing, failure, n_saves, mesh])])
 
@@ -131,6 +132,25 @@ def test_observations_divided_between_processes(single_process, tmp_path):
     assert sum(low < critical < high for critical in single_process["critical"]) <= 1
 
 
+def test_each_process_reads_and_checks_its_own_part():
+    """Process 1 has rows 32 to 59, of which row 50 is invalid in a second calibration: both end with an error."""
+    expected = distributed_run.summarize_parts()
+    assert expected["error"].startswith("ValueError: y must be finite; 1 of 60 values")
+    processes = run_calibration("parts", mesh=(1, 4))
+    for process in processes:
+        assert process.returncode == 0, process.stderr
+    first, second = (json.loads(process.stdout.splitlines()[-1]) for process in processes)
+    assert {tuple(rows) for rows in first.pop("rows")} == {(0, 1), (0, 32), (0, 16), (16, 32)}
+    assert {tuple(rows) for rows in second.pop("rows")} == {(0, 1), (32, 60), (32, 48), (48, 60)}
+    assert second.pop("error").startswith("ValueError: y must be finite; 1 of 28 values")
+    assert first.pop("error").startswith("DistributedError: process 1 of this run failed. ValueError: y must be finite")
+    assert first == second
+    # Rounding can change the coverage of a replicate.
+    low, high = sorted([first["eta"], expected["eta"]])
+    assert sum(low < critical < high for critical in expected["critical"]) <= 1
+    assert abs(first["fresh"] - expected["fresh"]) <= 1.5 / 42
+
+
 def test_processes_with_different_data_are_rejected(tmp_path):
     """Before anything is computed: otherwise each process would wait for sums that the other never asks for."""
     for process in run_calibration(tmp_path / "run.ckpt", seeds=(0, 1)):
@@ -163,6 +183,36 @@ def test_command_line_prints_and_writes_once(tmp_path):
     assert json.loads(first.stdout)["n"] == 60
     assert not second.stdout
     assert report.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "options"), [("y", "huber"), ("y", "quantile"), ("label", "logistic")])
+def test_command_line_reads_parquet_in_parts(target, options, tmp_path):
+    """Two processes give the numbers of one that reads the whole file, up to one replicate of coverage.
+
+    The standard error of eta corresponds to sqrt(60 x 0.95 x 0.05) = 1.7 replicates.
+    """
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    rng = np.random.default_rng(0)
+    x, z = rng.normal(5.0, 2.0, 1101), rng.normal(size=1101)
+    y, label = x - z + rng.standard_t(3, 1101), rng.integers(0, 2, 1101)
+    table = tmp_path / "table.parquet"
+    frame = pandas.DataFrame({"x": x, "z": z, "constant": 3.0, "y": y, "label": label})
+    frame.to_parquet(table, row_group_size=100)
+    command = [sys.executable, str(TESTS / "distributed_fit.py"), "fit", str(table), "--target", target]
+    command += ["--columns", "x,z,constant", "--loss", options, "--bootstrap", "60", "--json"]
+    first, second = run_two_processes(command)
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    env = {**os.environ, "PYTHONPATH": str(TESTS.parent / "src"), "JAX_PLATFORMS": "cpu"}
+    single = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT, check=True)
+    two, one = json.loads(first.stdout), json.loads(single.stdout)
+    assert {name: two[name] for name in ("title", "n", "classes", "notes")} == {
+        name: one[name] for name in ("title", "n", "classes", "notes")
+    }
+    assert two["eta"] == pytest.approx(one["eta"], abs=2 * one["eta_se"] / 1.7)
+    for ours, whole in zip(two["coefficients"], one["coefficients"], strict=True):
+        assert ours["mean"] == pytest.approx(whole["mean"], abs=0.1 * whole["se"])
 
 
 @pytest.mark.slow

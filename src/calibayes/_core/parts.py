@@ -118,6 +118,11 @@ class Parts:
         """
         return _ParquetParts(path, target, columns)
 
+    @property
+    def sample_step(self) -> int:
+        """The sample of the observations is every observation whose row is a multiple of this number."""
+        return max(1, self.n // CONFIG.sample)
+
     def chunks(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
         """Yield the observations from `start` to `stop` in chunks, each with the row of its first observation.
 
@@ -268,7 +273,9 @@ def sample_of(data: PyTree[np.ndarray] | CheckedParts) -> PyTree[np.ndarray]:
 
 def largest_values(data: PyTree[np.ndarray] | CheckedParts) -> PyTree[np.ndarray]:
     """Return the largest absolute values of checked data, for each column of X."""
-    return data.largest if isinstance(data, CheckedParts) else jax.tree.map(lambda leaf: np.abs(leaf).max(0), data)
+    if isinstance(data, CheckedParts):
+        return data.largest
+    return jax.tree.map(lambda leaf: np.asarray(np.abs(leaf).max(0)), data)
 
 
 def default_type(leaf: np.ndarray) -> np.dtype:

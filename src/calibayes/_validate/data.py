@@ -13,6 +13,7 @@ from calibayes._backend.arguments import unique_names
 from calibayes._backend.memory import require_memory_for_array
 from calibayes._backend.warnings import CalibrationWarning
 from calibayes._core.coordinates import Coordinates
+from calibayes._core.parts import CheckedParts
 from calibayes._validate.counts_risk import check_counts_risk
 from calibayes._validate.functions import check_functions
 from calibayes.losses import CountsRisk, LinearLoss
@@ -42,11 +43,11 @@ CONFIG = DataConfig()
 
 
 class Observations(NamedTuple):
-    """Data that have passed all checks, as NumPy arrays.
+    """Data that have passed all checks, as NumPy arrays or in parts.
 
     Attributes
     ----------
-    data : pytree of ndarray
+    data : pytree of ndarray or CheckedParts
         Arrays with the observations along the first axis. For losses of a linear prediction, the pair `(X, y)`.
     n : int
         Number of observations.
@@ -56,7 +57,7 @@ class Observations(NamedTuple):
         Name of each parameter.
     """
 
-    data: PyTree[np.ndarray]
+    data: PyTree[np.ndarray] | CheckedParts
     n: int
     dim: int
     names: list[str]

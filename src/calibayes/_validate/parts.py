@@ -17,7 +17,6 @@ from calibayes._backend.arguments import unique_names
 from calibayes._backend.devices import rows_of_processes
 from calibayes._backend.distributed import gather, on_all_processes
 from calibayes._core.coordinates import Coordinates
-from calibayes._core.parts import CONFIG as PARTS
 from calibayes._core.parts import CheckedParts, Parts
 from calibayes._core.risk import block_length
 from calibayes._validate.data import (
@@ -94,15 +93,15 @@ def check_parts(model: GibbsModel, parts: Parts, names: Sequence[str] | None) ->
     assert dim is not None
     if model.dim is not None and model.dim != dim:
         raise ValueError(f"X has {dim} columns, but the model has {model.dim} parameters (its dim, or its prior's).")
-    every = max(1, parts.n // PARTS.sample)
     own_rows = rows_of_processes(parts.n, block_length(dim))
-    own = on_all_processes(lambda: _summarize(parts, convert, own_rows, every, linear))
+    own = on_all_processes(lambda: _summarize(parts, convert, own_rows, linear))
     # A process of which all devices hold only padding has no rows.
-    joined = _Summary(*(np.concatenate([part for part in gather(value) if part.size]) for value in own))
+    gathered = ([part for part in gather(value) if part.size] for value in own)
+    joined = _Summary(*(np.concatenate(parts) if parts else np.empty(0) for parts in gathered))
     flat, low, high = joined.sample[np.argsort(joined.rows)], joined.low.min(0), joined.high.max(0)
     unflatten = partial(_unflatten, structure, leaves)
     sample, largest = unflatten(flat), unflatten(np.maximum(-low, high)[None])
-    largest = jax.tree.map(lambda leaf: leaf[0], largest)
+    largest = jax.tree.map(lambda leaf: np.asarray(leaf[0]), largest)
     if linear:
         _check_linear(model, sample, low, high, joined.responses, parts)
     given = parts.names if names is None else names
@@ -124,13 +123,15 @@ def _convert(model: GibbsModel, data: Any, first: int) -> PyTree[np.ndarray]:
         raise type(error)(f"{error} (Rows are counted from observation {first:,}.)") from None
 
 
-def _summarize(parts: Parts, convert: Any, own: list[tuple[int, int]], every: int, linear: bool) -> _Summary:
+def _summarize(parts: Parts, convert: Any, own: list[tuple[int, int]], linear: bool) -> _Summary:
     """Read the rows of this process, and return what the others need to know."""
     samples, lows, highs, rows, n_columns = [], [], [], [], None
     responses, checksum = np.empty(0), np.zeros(1, np.int64)
     for start, stop in own:
         expected = start
         for first, chunk in parts.chunks(start, stop):
+            if not len(jax.tree.leaves(chunk)[0]):
+                break
             arrays = jax.tree.leaves(convert(chunk, first))
             flat = np.concatenate([leaf.reshape(len(leaf), -1).astype(np.float64) for leaf in arrays], 1)
             if first != expected or (n_columns is not None and flat.shape[1] != n_columns):
@@ -140,8 +141,9 @@ def _summarize(parts: Parts, convert: Any, own: list[tuple[int, int]], every: in
                 )
             expected, n_columns = first + len(flat), flat.shape[1]
             index = np.arange(first, expected)
-            samples.append(flat[index % every == 0])
-            rows.append(index[index % every == 0])
+            sampled = index % parts.sample_step == 0
+            samples.append(flat[sampled])
+            rows.append(index[sampled])
             lows.append(flat.min(0))
             highs.append(flat.max(0))
             checksum += _checksum(flat, index)

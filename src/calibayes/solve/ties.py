@@ -9,19 +9,21 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int, PyTree
 
+from calibayes._core.parts import CheckedParts
+
 _MAX_NUMBERS = 2**22
 """Largest number of values, of the data or of the counts, that are compared. For larger data, replicates are taken as
 distinct."""
 
 
 def label_equal_replicates(
-    data: PyTree[np.ndarray], counts: Float[np.ndarray, "B N"] | object
+    data: PyTree[np.ndarray] | CheckedParts, counts: Float[np.ndarray, "B N"] | object
 ) -> Int[np.ndarray, " B"] | None:
     """Return a label for each replicate, the same for replicates with the same observations.
 
     Parameters
     ----------
-    data : pytree of ndarray
+    data : pytree of ndarray or CheckedParts
         Observations, along the first axis of each array.
     counts : ndarray of shape (B, N)
         Counts of the replicates. Others, such as counts that are drawn on the fly, are taken as distinct.

@@ -171,7 +171,7 @@ def _to_keys(values: Float[np.ndarray, " R"], inverse: bool = False) -> Any:
 
 def _sum(values: np.ndarray) -> np.ndarray:
     """Return the sum over processes."""
-    return np.sum(gather(np.asarray(values, np.float64)), axis=0)
+    return np.asarray(np.sum(gather(np.asarray(values, np.float64)), axis=0))
 
 
 def linear_model_in_parts(
