@@ -27,8 +27,8 @@ def average_treatment_effect(
     treatment: object,
     y: object,
     *,
-    outcome: Any,
-    propensity: Any,
+    outcome: object,
+    propensity: object,
     n_folds: int = 5,
     clip: float = 0.01,
     groups: object = None,
@@ -116,8 +116,8 @@ def partially_linear(
     treatment: object,
     y: object,
     *,
-    outcome: Any,
-    exposure: Any,
+    outcome: object,
+    exposure: object,
     n_folds: int = 5,
     groups: object = None,
     seed: int = 0,
@@ -194,7 +194,7 @@ def _folds(
         yield np.flatnonzero(fold != k), np.flatnonzero(fold == k)
 
 
-def _fitted(learner: Any, columns: np.ndarray, values: np.ndarray) -> Any:
+def _fitted(learner: object, columns: np.ndarray, values: np.ndarray) -> Any:
     """Return a copy of an estimator, fitted."""
     from sklearn.base import clone
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from calibayes._core import risk as risk_module
 from calibayes._core.counts import Counts
@@ -34,7 +34,7 @@ class CountsData(NamedTuple):
         """Return the counts and nuisance parameters with the replicates along the first axis."""
         return self.counts.to_array().T, self.nuisance
 
-    def slice_replicates(self, first: Any, n: int) -> "CountsData":
+    def slice_replicates(self, first: Int[Array, ""] | int, n: int) -> "CountsData":
         """Return the arguments for `n` consecutive replicates from `first`."""
         first = jnp.asarray(first)
         cut = lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, n, 0)
@@ -53,11 +53,13 @@ def relative_risk(
         # A CPU takes ten times as long for products with the counts of several replicates at a time.
         batch = 1
 
-    def of_batch(first: Any, n: int) -> Float[Array, "R M"]:
+    def of_batch(first: Int[Array, ""] | int, n: int) -> Float[Array, "R M"]:
         points, rows = jax.lax.dynamic_slice_in_dim(theta, first, n, 1), args.slice_replicates(first, n).rows()
         return _vmap(of_replicate)(points, *rows)
 
-    def of_replicate(theta: Float[Array, "K M"], counts: Float[Array, " N"], nuisance: Any) -> Float[Array, " M"]:
+    def of_replicate(
+        theta: Float[Array, "K M"], counts: Float[Array, " N"], nuisance: PyTree[Array]
+    ) -> Float[Array, " M"]:
         value = lambda point: loss(point, args.data, counts, nuisance).astype(theta.dtype)
         of_particles = lambda first, n: jax.vmap(value, 1)(jax.lax.dynamic_slice_in_dim(theta, first, n, 1))
         constant = value(reference)
@@ -70,7 +72,7 @@ def fit_nuisance(loss: CountsRisk, data: PyTree[Array], counts: Counts) -> PyTre
     """Return the nuisance parameters of every replicate, computed by JAX."""
     args = CountsData(data, counts, None)
 
-    def of_batch(first: Any, n: int) -> PyTree[Array]:
+    def of_batch(first: Int[Array, ""] | int, n: int) -> PyTree[Array]:
         return jax.vmap(loss.nuisance, (None, 0))(data, args.slice_replicates(first, n).rows()[0])
 
     return in_batches(of_batch, counts.n_replicates, max(1, memory() // counts.n_stored))
@@ -86,7 +88,7 @@ def weighted_count_derivatives(
     numbers = max(args.counts.n_stored, loss.numbers_per_particle(args.data, args.counts.n_stored))
     size = min(n_particles, max(1, memory() // numbers))
 
-    def add(total: Array, first: Any) -> tuple[Array, None]:
+    def add(total: Array, first: Int[Array, ""]) -> tuple[Array, None]:
         # The last chunk starts early enough to be complete. It repeats particles, whose weights are set to zero.
         start = jnp.minimum(first, n_particles - size)
         points, factors = (jax.lax.dynamic_slice_in_dim(leaf, start, size, 1) for leaf in (theta, weights))
@@ -131,7 +133,7 @@ def derivatives(
     """
     scores_at = scores_of(loss, args.data)
 
-    def of_replicate(point: Array, counts: Array, nuisance: Any) -> RiskDerivatives:
+    def of_replicate(point: Array, counts: Array, nuisance: PyTree[Array]) -> RiskDerivatives:
         risk = lambda point: loss.differentiable(point, args.data, counts, nuisance).astype(theta.dtype)
         scores = scores_at(point, counts, nuisance)
         factors = (counts * per_draw)[:, None]
@@ -142,7 +144,7 @@ def derivatives(
     return values._replace(gradient=values.gradient.T)
 
 
-def map_replicates(fn: Callable[..., Any], theta: Float[Array, "K B"], args: CountsData) -> Any:
+def map_replicates(fn: Callable[..., Any], theta: Float[Array, "K B"], args: CountsData) -> PyTree[Array]:
     """Apply a function of parameters, counts and nuisance parameters to every replicate, in batches.
 
     The memory of a batch suffices for functions that hold some numbers for every observation and parameter. A CPU takes
@@ -150,7 +152,7 @@ def map_replicates(fn: Callable[..., Any], theta: Float[Array, "K B"], args: Cou
     """
     size = 1 if jax.default_backend() == "cpu" else max(1, memory() // (args.counts.n_stored * len(theta)))
 
-    def of_batch(first: Any, n: int) -> Any:
+    def of_batch(first: Int[Array, ""] | int, n: int) -> PyTree[Array]:
         points, rows = jax.lax.dynamic_slice_in_dim(theta, first, n, 1), args.slice_replicates(first, n).rows()
         return _vmap(fn)(points, *rows)
 
@@ -160,7 +162,7 @@ def map_replicates(fn: Callable[..., Any], theta: Float[Array, "K B"], args: Cou
 def _vmap(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of several replicates; of a single one without a batch axis, which products are faster for."""
 
-    def call(theta: Array, counts: Array, nuisance: Any) -> Any:
+    def call(theta: Array, counts: Array, nuisance: PyTree[Array]) -> PyTree[Array]:
         if len(counts) > 1:
             return jax.vmap(fn, (1, 0, 0))(theta, counts, nuisance)
         value = fn(theta[:, 0], counts[0], jax.tree.map(lambda leaf: leaf[0], nuisance))

@@ -161,7 +161,7 @@ class CountsRisk(eqx.Module):
 
     @abstractmethod
     def __call__(
-        self, theta: Float[Array, " K"], data: PyTree[Array], counts: Float[Array, " N"], nuisance: Any = None
+        self, theta: Float[Array, " K"], data: PyTree[Array], counts: Float[Array, " N"], nuisance: PyTree[Array] = None
     ) -> Float[Array, ""]:
         """Return the risk.
 
@@ -183,7 +183,7 @@ class CountsRisk(eqx.Module):
         """
 
     def differentiable(
-        self, theta: Float[Array, " K"], data: PyTree[Array], counts: Float[Array, " N"], nuisance: Any = None
+        self, theta: Float[Array, " K"], data: PyTree[Array], counts: Float[Array, " N"], nuisance: PyTree[Array] = None
     ) -> Float[Array, ""]:
         """Return the risk in a form that is fast to differentiate. Default: `__call__`. The parameters are the same."""
         return self(theta, data, counts, nuisance)
@@ -240,7 +240,7 @@ class CountsRisk(eqx.Module):
         """
         return n_stored
 
-    def nuisance(self, data: PyTree[Array], counts: Float[Array | np.ndarray, " N"]) -> Any:  # noqa: ARG002
+    def nuisance(self, data: PyTree[Array], counts: Float[Array | np.ndarray, " N"]) -> PyTree[Array]:  # noqa: ARG002
         """Return the nuisance parameters of one replicate, a pytree of arrays. Default: None.
 
         Parameters

@@ -139,22 +139,27 @@ def _points(prior: Any, dim: int) -> Float[np.ndarray, "S K"]:
 
 
 def _evaluate(
-    loss: CountsRisk, theta: Array, data: PyTree[Array], counts: Array, nuisance: Any, differentiable: bool = False
-) -> Any:
+    loss: CountsRisk,
+    theta: Array,
+    data: PyTree[Array],
+    counts: Array,
+    nuisance: PyTree[Array],
+    differentiable: bool = False,
+) -> Float[Array, ""]:
     fitted = nuisance if loss.nuisance_on_host else loss.nuisance(data, counts)
     return (loss.differentiable if differentiable else loss)(theta, data, counts, fitted)
 
 
 @light_jit
 def _risks(
-    loss: CountsRisk, points: Array, data: PyTree[Array], counts: Array | np.ndarray, nuisance: Any
+    loss: CountsRisk, points: Array, data: PyTree[Array], counts: Array | np.ndarray, nuisance: PyTree[Array]
 ) -> Float[Array, " S"]:
     return jax.lax.map(lambda point: _evaluate(loss, point, data, jnp.asarray(counts), nuisance).astype(float), points)
 
 
 @light_jit
 def _count_derivatives(
-    loss: CountsRisk, points: Array, data: PyTree[Array], counts: Array | np.ndarray, nuisance: Any
+    loss: CountsRisk, points: Array, data: PyTree[Array], counts: Array | np.ndarray, nuisance: PyTree[Array]
 ) -> Float[Array, "S N"]:
     derivative = jax.grad(lambda c, point: _evaluate(loss, point, data, c, nuisance, True).astype(float))
     return jax.lax.map(lambda point: derivative(jnp.asarray(counts), point), points)

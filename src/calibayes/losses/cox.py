@@ -283,7 +283,9 @@ def _not_after(same: Float[np.ndarray, "G L"]) -> Float[np.ndarray, "G L L"]:
     return np.tril(group[:, :, None] == group[:, None]).astype(np.float64)
 
 
-def _add_block(sums: _Sums, data: SurvivalData, counts: Float[Array, " L"], thetas: Any, efron: bool) -> _Sums:
+def _add_block(
+    sums: _Sums, data: SurvivalData, counts: Float[Array, " L"], thetas: Array | list[Array], efron: bool
+) -> _Sums:
     """Add a block of items to the sums, and the terms of its event times to the risk."""
     predictor = _predictor(data.x, thetas)
     counted = (data.sign > 0) & (counts > 0)
@@ -307,10 +309,11 @@ def _add_block(sums: _Sums, data: SurvivalData, counts: Float[Array, " L"], thet
     return _Sums(largest, hazard_sum, event_hazard[-1], _add(*sums.risk, added), at_risk[-1], n_events[-1])
 
 
-def _predictor(x: Float[Array | np.ndarray, "L K"], thetas: Any) -> Float[Array, " L"]:
+def _predictor(x: Float[Array | np.ndarray, "L K"], thetas: Array | list[Array]) -> Float[Array, " L"]:
     if not isinstance(thetas, list):
         return jnp.matmul(x, thetas, precision=jax.lax.Precision.HIGHEST)
-    return sum((x[:, k] * thetas[k] for k in range(1, len(thetas))), x[:, 0] * thetas[0])
+    columns = jnp.asarray(x)
+    return sum((columns[:, k] * thetas[k] for k in range(1, len(thetas))), columns[:, 0] * thetas[0])
 
 
 def _products(matrix: Float[Array | np.ndarray, "L L"], values: Float[Array | np.ndarray, " L"]) -> Float[Array, " L"]:
@@ -362,5 +365,5 @@ def _add(total: Array, error: Array, value: Array) -> tuple[Array, Array]:
     return new, error + ((total - (new - virtual)) + (value - virtual))
 
 
-def _barrier(values: Any) -> Any:
+def _barrier(values: Array) -> Array:
     return jax.lax.optimization_barrier(values)

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from calibayes._backend.arguments import display, positive
 from calibayes._backend.functions import static
@@ -59,13 +59,13 @@ class MMD(CountsRisk):
     simulator: Callable[..., Any]
     noise: Array
 
-    def __init__(self, kernel: Any, simulator: Any, noise: object):
+    def __init__(self, kernel: object, simulator: object, noise: object):
         for name, fn in (("kernel", kernel), ("simulator", simulator)):
             if not callable(fn) and not (name == "kernel" and isinstance(fn, int | float | np.number)):
                 raise TypeError(f"{name} must be a function; got {display(fn)}.")
         self.kernel = static(kernel) if callable(kernel) else None
         self.bandwidth = None if callable(kernel) else positive("kernel", kernel)
-        self.simulator = static(simulator)
+        self.simulator = static(simulator)  # type: ignore[arg-type]
         numbers = np.asarray(noise)
         if numbers.ndim == 0 or len(numbers) < 2 or not np.isfinite(numbers).all():
             raise ValueError(f"noise must hold finite random numbers of two or more observations; got {numbers.shape}.")
@@ -82,7 +82,7 @@ class MMD(CountsRisk):
         off_diagonal = jnp.where(jnp.eye(size, dtype=bool), 0.0, within).sum()
         return n * off_diagonal / (size * (size - 1)) - 2 * to_data / size
 
-    def _kernel_matrix(self, x: Any, y: Any) -> Float[Array, "S N"]:
+    def _kernel_matrix(self, x: PyTree[Array], y: PyTree[Array]) -> Float[Array, "S N"]:
         if self.kernel is not None:
             return jax.vmap(jax.vmap(self.kernel, (None, 0)), (0, None))(x, y)
         assert self.bandwidth is not None

@@ -55,7 +55,7 @@ class GMM(CountsRisk):
     moments: Callable[..., Any] = eqx.field(converter=static)
     weight: Float[Array, "P P"] | None
 
-    def __init__(self, moments: Any, weight: object = "continuous"):
+    def __init__(self, moments: object, weight: object = "continuous"):
         if not callable(moments):
             raise TypeError(f"moments must be a function (theta, datum); got {display(moments)}.")
         self.moments, self.weight = moments, None

@@ -69,7 +69,7 @@ class Composite(CountsRisk):
     log_density: Callable[..., Any] = eqx.field(converter=static)
     max_distance: float = eqx.field(static=True)
 
-    def __init__(self, log_density: Any, max_distance: float):
+    def __init__(self, log_density: object, max_distance: float):
         if not callable(log_density):
             raise TypeError(f"log_density must be a function (theta, first, second); got {display(log_density)}.")
         self.log_density, self.max_distance = log_density, positive("max_distance", max_distance)
