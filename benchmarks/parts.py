@@ -3,8 +3,8 @@
     python -m benchmarks.parts [--observations 1000000] [--parameters 10] [--store]
 
 The data are memory-mapped NumPy files. Few replicates and particles are used, so that the data dominate the memory.
-Reported are, for each process, the bytes of the observations on its devices, and the peak memory above that of a process
-that has calibrated a few observations. Two processes find each other by the environment variables of Slurm.
+For each process it reports the bytes of the observations on its devices, and its peak memory above that after the
+calibration of a few observations. Two processes find each other by the environment variables of Slurm.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """One process of a distributed calibration, started by `backend/test_distributed.py`; prints its result as JSON.
 
-Arguments: the path of a checkpoint, or "parts" for data in parts; then, as JSON, the data seed of each process, the rank of the process that fails
-(-1 for none), how it fails ("kill" or "raise"), after how many saves of the checkpoint, and the shape of the mesh.
+Arguments: the path of a checkpoint, or "parts" for data in parts; then, as JSON, the data seed of each process, the
+rank of the process that fails (-1 for none), how it fails ("kill" or "raise"), after how many saves of the checkpoint,
+and the shape of the mesh.
 """
 
 import json

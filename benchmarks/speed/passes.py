@@ -65,6 +65,7 @@ def _host_seconds(n: int) -> float:
     model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
     start = time.perf_counter()
     observations = check_data(model, (x, y), None)
+    assert isinstance(observations.data, tuple)
     initial_reference(*observations.data)
     digest(observations.data)
     return time.perf_counter() - start

@@ -69,7 +69,9 @@ def run_two_processes(command: list[str]) -> list[Ended]:
         return list(both.map(run, environments))
 
 
-def run_calibration(path: Path | str, *, seeds=(0, 0), failing=NONE, failure="kill", n_saves=0, mesh=(4, 1)) -> list[Ended]:
+def run_calibration(
+    path: Path | str, *, seeds=(0, 0), failing=NONE, failure="kill", n_saves=0, mesh=(4, 1)
+) -> list[Ended]:
     script = str(TESTS / "distributed_run.py")
     return run_two_processes([sys.executable, script, str(path), json.dumps([seeds, failing, failure, n_saves, mesh])])
 

@@ -58,7 +58,7 @@ def test_parquet_is_read_by_row_groups(rows, tmp_path):
         np.testing.assert_array_equal(read_y, y[row:first])
     assert first == rows[1]
     assert cb.Parts.from_parquet(tmp_path / "table.parquet", "y").names == ["a", "b", "k"]
-    with pytest.raises(ValueError, match="there is no column 'c'. The columns are y, a, b, k"):
+    with pytest.raises(ValueError, match=r"there is no column 'c'\. The columns are y, a, b, k"):
         cb.Parts.from_parquet(tmp_path / "table.parquet", "y", ["c"])
 
 
