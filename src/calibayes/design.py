@@ -142,6 +142,7 @@ class Design:
         *,
         names: Sequence[str],
         call: str,
+        about: dict[str, Any],
         prior: object = None,
         region: str | Region = "hpd",
         **options: Any,
@@ -160,6 +161,8 @@ class Design:
             Names of the columns.
         call : str
             Source code of the call that led here, for the report.
+        about : dict
+            What the report says about model and data, such as the name of the target; added to the settings.
         prior : Prior, optional
             Prior of the prediction at the means of the columns, followed by the slopes; y is then not centred.
             Default: `Design.prior`.
@@ -186,7 +189,7 @@ class Design:
             names=self.names(names),
             **options,
         )
-        settings = {"call": call, "level": result.level, "region": region.name, "centred": self.intercept}
+        settings = {"call": call, "level": result.level, "region": region.name, "centred": self.intercept} | about
         data = (self.uncentred_matrix(columns), y)
         calibration = (
             None if result.calibration is None else result.calibration.with_reparametrization(view, data, settings)

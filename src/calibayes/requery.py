@@ -66,6 +66,13 @@ class RequeryConfig:
     """Reported draws relative to particles, so that resampling repeats few of them."""
     min_draws: int = 100
     """Smallest number of reported draws."""
+    uncertain: float = 0.1
+    """Standard error of eta, relative to eta, above which a note says so. Widths of intervals scale with eta^(-1/2), so
+    that they are then uncertain by 5%. This and the next two are order-of-magnitude choices."""
+    very_uncertain: float = 0.25
+    """Relative standard error above which it is a warning."""
+    useless: float = 0.5
+    """Relative standard error above which the learning rate is unreliable."""
 
 
 CONFIG = RequeryConfig()
@@ -105,6 +112,8 @@ class Inputs:
         Check of the rounding errors. Default: None, no check.
     weights : Weights or None
         Weights of the observations. Default: None, all one.
+    findings : tuple of Diagnostic
+        Findings about the data. Default: none.
     """
 
     model: GibbsModel
@@ -119,6 +128,7 @@ class Inputs:
     double: bool = False
     precision: PrecisionCheck | None = None
     weights: Weights | None = None
+    findings: tuple[Diagnostic, ...] = ()
 
 
 def _in_own_precision(method: F) -> F:
@@ -140,6 +150,12 @@ class _Marginal(NamedTuple):
     eta_se: float
     status: Status
     diagnostics: list[Diagnostic]
+
+    def checked(self) -> "_Marginal":
+        """Return the interval with a diagnostic if its learning rate is too uncertain, and the status that follows."""
+        uncertainty = [one for one in _uncertainty(self.eta, self.eta_se) if one.severity > Severity.INFO]
+        diagnostics = [*self.diagnostics, *uncertainty]
+        return self._replace(status=_lowered(self.status, diagnostics), diagnostics=diagnostics)
 
 
 @dataclass(frozen=True)
@@ -195,7 +211,9 @@ class Calibration:
         iterate, problem, inputs = self.iterate, self.problem, self.inputs
         assert iterate.status is not None
         assert iterate.curve is not None
-        _warn("calibration", iterate.status, iterate.diagnostics, stacklevel)
+        diagnostics = [*inputs.findings, *iterate.diagnostics, *_uncertainty(iterate.eta, iterate.eta_se)]
+        status = _lowered(iterate.status, diagnostics)
+        _warn("calibration", status, diagnostics, stacklevel)
         repaired = np.full(iterate.coverage.n_replicates + 1, self.fell_back)
         if iterate.info.repaired is not None:
             repaired |= iterate.info.repaired
@@ -207,8 +225,8 @@ class Calibration:
             eta=iterate.eta,
             eta_se=iterate.eta_se,
             coverage=iterate.coverage,
-            status=iterate.status,
-            diagnostics=list(iterate.diagnostics),
+            status=status,
+            diagnostics=diagnostics,
             trace=list(self.trace),
             draws=draws,
             risk=risk,
@@ -405,8 +423,7 @@ class Calibration:
         findings += [] if jump is None else [self.problem.describe_jump(jump)]
         crossings = describe_crossings(curve, eta, ())
         findings += [] if crossings is None else [crossings]
-        status = Status.UNRELIABLE if worst(findings) is Severity.ERROR else Status.CONVERGED
-        return _Marginal(bounds, eta, curve.eta_se(), status, findings)
+        return _Marginal(bounds, eta, curve.eta_se(), Status.CONVERGED, findings).checked()
 
     def _answer_alone(self, level: float, vector: np.ndarray) -> "_Marginal":
         """Return the interval of one combination by a calibration of its own."""
@@ -415,7 +432,7 @@ class Calibration:
         assert iterate.status is not None
         draws, _ = _draw(self.inputs.key, own.problem.target.constrained(iterate.particles))
         bounds = np.quantile(draws.astype(np.float64) @ vector, _tails(level))
-        return _Marginal(bounds, iterate.eta, iterate.eta_se, iterate.status, list(iterate.diagnostics))
+        return _Marginal(bounds, iterate.eta, iterate.eta_se, iterate.status, list(iterate.diagnostics)).checked()
 
     @entry_point()
     @_in_own_precision
@@ -508,6 +525,26 @@ class Calibration:
         curve = fresh.curve(iterate, fresh.snapshots(state))
         levels = curve.critical_levels[len(curve.etas) // 2]
         return Coverage(int((levels <= problem.level).sum()), len(levels)), iterate.diagnostics
+
+
+def _uncertainty(eta: float, eta_se: float) -> list[Diagnostic]:
+    """Return a finding if the standard error of the learning rate is finite, but large."""
+    relative = eta_se / eta
+    if not CONFIG.uncertain < relative < np.inf:
+        return []
+    severity = Severity.INFO
+    if relative > CONFIG.very_uncertain:
+        severity = Severity.ERROR if relative > CONFIG.useless else Severity.WARNING
+    message = (
+        f"The standard error of the learning rate is {relative:.0%} of it, so that the widths of intervals are known "
+        f"to about {relative / 2:.0%}. Use more bootstrap replicates."
+    )
+    return [Diagnostic(Code.ETA_UNCERTAIN, severity, 0, message)]
+
+
+def _lowered(status: Status, diagnostics: Sequence[Diagnostic]) -> Status:
+    """Return the status, UNRELIABLE in place of a success if a diagnostic is an error."""
+    return Status.UNRELIABLE if status.is_success and worst(diagnostics) is Severity.ERROR else status
 
 
 def _tails(level: float) -> list[float]:

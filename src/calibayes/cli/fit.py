@@ -27,6 +27,17 @@ from calibayes.tables.files import read_table
 from calibayes.tables.linear import LinearModel
 
 
+EXAMPLES = """Examples:
+
+calibayes fit wages.csv --target wage --tau 0.9 --report wages.html
+
+calibayes fit survey.csv --formula "income ~ age + C(region)" --weights w --cluster household --table income.tex
+
+calibayes fit trial.parquet --target cured --loss logistic --columns dose,age --method matching --compare
+"""
+"""Commands that `calibayes fit --help` shows."""
+
+
 def fit(
     data: options.DataArgument,
     target: options.TargetOption = None,
@@ -47,12 +58,15 @@ def fit(
     bootstrap: options.BootstrapOption = 2_000,
     cluster: options.ClusterOption = None,
     strata: options.StrataOption = None,
+    block: options.BlockOption = None,
     weights: options.WeightsOption = None,
     seed: options.SeedOption = 0,
     compare: options.CompareOption = False,
     json: options.JsonOption = False,
     report: options.ReportOption = None,
+    table: options.TableOption = None,
     save: options.SaveOption = None,
+    strict: options.StrictOption = False,
     alone: options.AloneOption = False,
     checkpoint: options.CheckpointOption = None,
 ) -> None:
@@ -62,15 +76,14 @@ def fit(
 
     Several devices are used if the problem is large enough. Processes started by srun or mpirun share the work.
 
-    Exit status: 0 if everything converged; 1 if not, or if there is no result; 2 for invalid input.
+    Exit status: 0 if everything converged; 1 if not, or if there is no result; 2 for invalid input. With --strict, 1
+    also if there are warnings.
     """
     if not alone:
         join_processes()
     linear_loss = _make_loss(loss, tau, delta)
-    require_writable(save, ".nc")
-    require_writable(report, ".html")
-    if save is not None and find_spec("arviz_base") is None:
-        raise typer.BadParameter("--save needs ArviZ: pip install 'calibayes[arviz]'.")
+    _require_writable(save, report, table)
+    roles = Roles(cluster, weights, strata)
     with _input_errors():
         selection = select_columns(
             read_table(data, na or []),
@@ -78,9 +91,10 @@ def fit(
             columns=columns,
             formula=formula,
             intercept=not no_intercept,
-            roles=Roles(cluster, weights, strata),
+            roles=roles,
             drop_missing=drop_missing,
             allow_python=allow_python,
+            classes=linear_loss.margin,
         )
         model = LinearModel.of(selection, linear_loss, positive, loss == options.Loss.huber and delta is None)
     settings: dict[str, Any] = {
@@ -89,7 +103,9 @@ def fit(
         "method": method.value,
         "shape": None if shape is None else shape.value,
         "bootstrap": bootstrap,
+        "block": block,
         "call": shlex.join(["calibayes", *sys.argv[1:]]),
+        "file": data.name,
         "seed": seed,
         "checkpoint": checkpoint,
     }
@@ -104,9 +120,11 @@ def fit(
         comparison = compare_with(result, seconds=time.perf_counter() - started) if compare else None
         if report is not None:
             write_report(result, report, intervals, comparison)
-    summary = FitSummary(result, intervals, model, data.name, recorded, comparison)
+        if table is not None:
+            _write_table(intervals, table)
+    summary = FitSummary(result, intervals, model, recorded, comparison, strict)
     if is_main_process():
-        _print(summary, json, [path for path in (save, report) if path is not None])
+        _print(summary, json, [path for path in (save, report, table) if path is not None])
     raise typer.Exit(summary.exit_code)
 
 
@@ -117,6 +135,25 @@ def _print(summary: FitSummary, json: bool, written: list[Path]) -> None:
     print_summary(summary)
     for path in written:
         typer.echo(f"wrote {printable(str(path))}")
+
+
+def _require_writable(save: Path | None, report: Path | None, table: Path | None) -> None:
+    """Raise an error before the calibration if an output file cannot be written."""
+    require_writable(save, ".nc")
+    require_writable(report, ".html")
+    require_writable(table, *_TABLES)
+    if save is not None and find_spec("arviz_base") is None:
+        raise typer.BadParameter("--save needs ArviZ: pip install 'calibayes[arviz]'.")
+
+
+def _write_table(intervals: cb.Intervals, path: Path) -> None:
+    """Write the table of coefficients in the format of the suffix."""
+    if is_main_process():
+        path.write_text(_TABLES[path.suffix](intervals).rstrip("\n") + "\n", encoding="utf-8")
+
+
+_TABLES = {".tex": cb.Intervals.to_latex, ".md": cb.Intervals.to_markdown, ".csv": cb.Intervals.to_csv}
+"""Functions that write the table of coefficients, by the suffix of the file."""
 
 
 def _make_loss(name: options.Loss, tau: float | None, delta: float | None) -> LinearLoss:

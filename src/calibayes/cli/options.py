@@ -119,14 +119,18 @@ TargetOption = Annotated[
 ColumnsOption = Annotated[
     str | None,
     typer.Option(
-        metavar="A,B,C", help="Columns to predict from.", show_default="all others", rich_help_panel=_DATA_PANEL
+        metavar="A,B,C",
+        help="Columns to predict from, separated by commas.",
+        show_default="all others",
+        rich_help_panel=_DATA_PANEL,
     ),
 ]
 FormulaOption = Annotated[
     str | None,
     typer.Option(
         metavar="FORMULA",
-        help='Formula instead of target and columns: "y ~ a + np.log(b) + C(c)". Put names with spaces in `backticks`.',
+        help='Formula instead of target and columns: "y ~ a + log(b) + C(c)"; C() makes categories. Put names with '
+        "spaces in `backticks`.",
         rich_help_panel=_DATA_PANEL,
     ),
 ]
@@ -248,6 +252,15 @@ StrataOption = Annotated[
         rich_help_panel=_CALIBRATION_PANEL,
     ),
 ]
+BlockOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="LENGTH",
+        help="Resample blocks of this many consecutive rows, for serially dependent rows in order of time.",
+        show_default="independent rows",
+        rich_help_panel=_CALIBRATION_PANEL,
+    ),
+]
 WeightsOption = Annotated[
     str | None,
     typer.Option(
@@ -266,6 +279,21 @@ JsonOption = Annotated[
 ReportOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="HTML report to write.", dir_okay=False, rich_help_panel=_OUTPUT_PANEL),
+]
+TableOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Table of coefficients to write, by its suffix as LaTeX (.tex), Markdown (.md) or CSV (.csv).",
+        dir_okay=False,
+        rich_help_panel=_OUTPUT_PANEL,
+    ),
+]
+StrictOption = Annotated[
+    bool,
+    typer.Option(
+        "--strict", help="Exit with status 1 also if there are warnings.", rich_help_panel=_OUTPUT_PANEL
+    ),
 ]
 SaveOption = Annotated[
     Path | None,

@@ -4,6 +4,7 @@ The sentences are plain text; the caller escapes them for HTML. They depend on t
 the settings of the result.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,19 @@ from calibayes.io import StoredSetting
 from calibayes.report.source import python_source
 from calibayes.report.verdict import audit_passed, n_observations
 from calibayes.result import Result
+
+@dataclass(frozen=True)
+class DescriptionConfig:
+    """Length of the sentences; display choices."""
+
+    max_listed: int = 6
+    """Number of predictors up to which the headline names them."""
+
+
+CONFIG = DescriptionConfig()
+
+_TITLES = {"Absolute": "Least absolute error", "Squared": "Least squares"}
+"""Names of regressions that are not the name of the loss."""
 
 _AS_WIDE = "the η stated is that of a posterior as wide as the reported draws"
 
@@ -30,7 +44,51 @@ def describe(result: Result) -> list[str]:
         f"set of its posterior at η contains {_estimate(result.settings.get('estimate'))} on the data. "
         f"{_sampler(result)}"
     )
-    return [question, _model(result), computation.strip()]
+    return [text for text in (_table(result), question, _model(result), computation.strip()) if text]
+
+
+def model_title(loss: losses.LinearLoss) -> str:
+    """Return the usual name of a linear model with this loss."""
+    match loss:
+        case losses.Quantile():
+            return "Median regression" if float(loss.tau) == 0.5 else f"{float(loss.tau):.3g} quantile regression"
+        case losses.Expectile():
+            return f"{float(loss.tau):.3g} expectile regression"
+        case losses.Huber():
+            return f"Huber regression (delta {float(loss.delta):.4g})"
+        case losses.Hinge():
+            return "Support vector machine"
+        case losses.Linear():
+            return "Linear model with a user-defined loss"
+    name = type(loss).__name__
+    return f"{_TITLES.get(name, name)} regression"
+
+
+def headline(result: Result) -> str:
+    """Return model, target, predictors and data of a linear model in one sentence; a general title for others."""
+    settings, n = result.settings, n_observations(result)
+    if settings.get("target") is None:
+        return f"Calibration of {_count(len(result.names), 'parameter')}" + (f", {n:,} observations." if n else ".")
+    classes = settings.get("classes")
+    target = settings["target"] if classes is None else f"{settings['target']} = {classes[1]}"
+    predictors = [name for name in result.names if name != "intercept"]
+    shown = ", ".join(predictors) if len(predictors) <= CONFIG.max_listed else f"{len(predictors)} columns"
+    on = f" on {shown}" if predictors else ""
+    rows = f", {n:,} rows" if n else ""
+    file = f" of {settings['file']}" if rows and settings.get("file") else ""
+    return f"{settings.get('title', 'Linear model')} of {target}{on}{rows}{file}."
+
+
+def _table(result: Result) -> str:
+    """Describe the table: formula, rows that were left out, and columns that describe the sampling."""
+    settings = result.settings
+    sentences = []
+    if settings.get("formula"):
+        sentences.append(f"The formula is {settings['formula']}.")
+    sentences += [f"{note[0].upper()}{note[1:]}." for note in settings.get("notes") or []]
+    kinds = {"weights": "The rows have the weights {}.", "cluster": "The bootstrap resamples the clusters of {}."}
+    kinds |= {"strata": "It resamples within the strata of {}."}
+    return " ".join([*sentences, *(kinds[kind].format(column) for kind, column in (settings.get("roles") or {}).items())])
 
 
 def _choice(result: Result) -> str:

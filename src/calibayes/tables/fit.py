@@ -1,7 +1,8 @@
 """`fit`: a linear model of a data frame, given by a formula."""
 
 import inspect
-from dataclasses import replace
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from calibayes import losses
@@ -9,14 +10,14 @@ from calibayes._backend.arguments import display
 from calibayes.losses import LinearLoss
 from calibayes.result import Result
 from calibayes.tables.columns import Roles, select_columns
-from calibayes.tables.files import DataFrame
+from calibayes.tables.files import DataFrame, read_table
 from calibayes.tables.linear import LinearModel
 from calibayes.tables.wording import python_wording
 
 
 def fit(
     formula: str,
-    frame: DataFrame,
+    frame: DataFrame | str | PathLike[str],
     *,
     loss: str | LinearLoss = "quantile",
     tau: float | None = None,
@@ -26,6 +27,7 @@ def fit(
     weights: object = None,
     cluster: str | None = None,
     strata: str | None = None,
+    block: int | None = None,
     bootstrap: object = None,
     allow_python: bool = False,
     **options: Any,
@@ -38,8 +40,8 @@ def fit(
     ----------
     formula : str
         Target and predictors, such as "y ~ x1 + C(group)". Columns of text are categories; "." means all other columns.
-    frame : pandas.DataFrame
-        The table. Polars frames are converted.
+    frame : pandas.DataFrame, str or path
+        The table. Polars frames are converted; files are read as by `calibayes fit` (CSV, TSV or Parquet).
     loss : str or LinearLoss
         One of `calibayes.losses.names()`, or a loss of `calibayes.losses`. Default: "quantile".
     tau : float, optional
@@ -58,8 +60,11 @@ def fit(
         Column with groups of dependent rows, which the bootstrap resamples as a whole. Default: independent rows.
     strata : str, optional
         Column with strata, within which the bootstrap resamples rows or clusters. Default: none.
+    block : int, optional
+        Length of the blocks of consecutive rows that the bootstrap resamples, for serially dependent rows.
+        Default: independent rows.
     bootstrap : optional
-        As for `calibayes.calibrate`; with clusters or strata the number of replicates.
+        As for `calibayes.calibrate`; with clusters, strata or blocks the number of replicates.
     allow_python : bool
         Whether expressions of the formula are run as Python, instead of allowing a list of functions. A formula can
         then do anything on this computer. Default: False.
@@ -94,7 +99,8 @@ def fit(
         raise ValueError("tau and delta are for losses by name; set them in the loss object.")
     with python_wording():
         linear_loss = losses.named(loss, tau=tau, delta=delta) if not isinstance(loss, LinearLoss) else loss
-        frame, weight_column = _with_weights(_as_pandas(frame), weights)
+        file = None if hasattr(frame, "columns") else _path(frame)
+        frame, weight_column = _with_weights(_as_pandas(frame) if file is None else read_table(file), weights)
         roles = Roles(cluster, weight_column, strata)
         selection = select_columns(
             frame, None, formula=formula, roles=roles, drop_missing=missing == "drop", allow_python=allow_python
@@ -102,13 +108,13 @@ def fit(
         default_delta = isinstance(loss, str) and loss == "huber" and delta is None
         model = LinearModel.of(selection, linear_loss, positive, default_delta)
     given: dict[str, Any] = {"loss": loss, "tau": tau, "delta": delta, "positive": positive, "missing": missing}
-    given |= {"weights": weights, "cluster": cluster, "strata": strata, "bootstrap": bootstrap}
-    call = _source(formula, given | {"allow_python": allow_python} | options)
-    result = model.calibrate(bootstrap=bootstrap, call=call, **options)
-    return replace(result, settings=result.settings | {"notes": selection.notes})
+    given |= {"weights": weights, "cluster": cluster, "strata": strata, "block": block, "bootstrap": bootstrap}
+    call = _source(formula, file, given | {"allow_python": allow_python} | options)
+    name = None if file is None else file.name
+    return model.calibrate(bootstrap=bootstrap, block=block, call=call, file=name, **options)
 
 
-def _source(formula: str, arguments: dict[str, Any]) -> str:
+def _source(formula: str, file: Path | None, arguments: dict[str, Any]) -> str:
     """Return the source of the call, with the arguments that differ from their defaults."""
     from calibayes.report.source import python_source
 
@@ -118,8 +124,16 @@ def _source(formula: str, arguments: dict[str, Any]) -> str:
         for name, value in arguments.items()
         if name != "progress" and value is not defaults.get(name, inspect.Parameter.empty)
     ]
-    call = f"result = cb.fit({', '.join([python_source(formula), 'frame', *changed])})"
+    data = "frame" if file is None else python_source(str(file))
+    call = f"result = cb.fit({', '.join([python_source(formula), data, *changed])})"
     return f"import calibayes as cb\n\n{call}"
+
+
+def _path(value: object) -> Path:
+    """Return the path of a table."""
+    if not isinstance(value, str | PathLike):
+        raise TypeError(f"frame must be a pandas or polars data frame, or a file; got {type(value).__name__}.")
+    return Path(value)
 
 
 def _as_pandas(frame: Any) -> DataFrame:

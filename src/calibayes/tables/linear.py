@@ -14,6 +14,7 @@ from calibayes import bootstrap as bootstraps
 from calibayes import losses
 from calibayes.design import Design
 from calibayes.losses import LinearLoss
+from calibayes.report.description import model_title
 from calibayes.result import Result
 from calibayes.samplers import Transport
 from calibayes.tables.columns import Selection, class_target, numeric_target
@@ -71,22 +72,36 @@ class LinearModel:
             loss = losses.Huber(design.default_huber_delta(selection.columns, y))
         return LinearModel(selection, loss, y, classes, design)
 
-    def calibrate(self, *, bootstrap: object, call: str, **options: Any) -> Result:
-        """Calibrate the model, with the clusters and strata of the selection; see `Design.calibrate`."""
-        scheme = self._bootstrap(bootstrap)
+    def calibrate(
+        self, *, bootstrap: object, block: int | None = None, call: str, file: str | None = None, **options: Any
+    ) -> Result:
+        """Calibrate the model, with the clusters, strata or blocks of the rows; see `Design.calibrate`."""
+        scheme = self._bootstrap(bootstrap, block)
         selection = self.selection
+        about = {"file": file, "title": model_title(self.loss), "classes": self.classes} | selection.description()
         return self.design.calibrate(
-            self.loss, selection.columns, self.y, names=selection.names, call=call, bootstrap=scheme, **options
+            self.loss,
+            selection.columns,
+            self.y,
+            names=selection.names,
+            call=call,
+            about=about,
+            bootstrap=scheme,
+            **options,
         )
 
-    def _bootstrap(self, bootstrap: object) -> object:
+    def _bootstrap(self, bootstrap: object, block: int | None) -> object:
         groups, strata = self.selection.groups, self.selection.strata
-        if groups is None and strata is None:
+        if groups is None and strata is None and block is None:
             return bootstrap
         number = Transport.default_replicates if bootstrap is None else bootstrap
         if not isinstance(number, int | np.integer):
-            raise ValueError("bootstrap must be a number of replicates if there are clusters or strata.")
+            raise ValueError("bootstrap must be a number of replicates if there are clusters, strata or blocks.")
         number = int(number)
+        if block is not None:
+            if not (groups is None and strata is None):
+                raise ValueError(f"{option('--block')} cannot be combined with clusters or strata: use one of them.")
+            return bootstraps.Block(number, block)
         if groups is None:
             return bootstraps.Stratified(number, strata)
         return bootstraps.Cluster(number, groups, strata)
