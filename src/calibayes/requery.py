@@ -5,7 +5,6 @@ another learning rate.
 """
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
@@ -21,7 +20,7 @@ from calibayes._backend.entry import entry_point
 from calibayes._backend.functions import as_float
 from calibayes._backend.rng import fold_key, split_key
 from calibayes._backend.versions import versions
-from calibayes._backend.warnings import CalibrationWarning, NotConvergedWarning
+from calibayes._backend.warnings import CalibrationWarning, NotConvergedWarning, warn_user
 from calibayes._core.curve import Coverage, Curve
 from calibayes._core.particles import Particles, host_reweight
 from calibayes._core.precision import PrecisionCheck, double_precision
@@ -69,9 +68,9 @@ class RequeryConfig:
     uncertain: float = 0.1
     """Standard error of eta, relative to eta, above which a note says so. Widths of intervals scale with eta^(-1/2), so
     that they are then uncertain by 5%. This and the next two are order-of-magnitude choices."""
-    very_uncertain: float = 0.25
+    very_uncertain: float = 0.35
     """Relative standard error above which it is a warning."""
-    useless: float = 0.5
+    useless: float = 0.7
     """Relative standard error above which the learning rate is unreliable."""
 
 
@@ -206,14 +205,14 @@ class Calibration:
         return replace(self, inputs=inputs)
 
     @_in_own_precision
-    def result(self, stacklevel: int = 5) -> Result:
-        """Return the result, and warn of diagnostics that its user should know about, `stacklevel` frames above."""
+    def result(self) -> Result:
+        """Return the result, and warn of diagnostics that its user should know about."""
         iterate, problem, inputs = self.iterate, self.problem, self.inputs
         assert iterate.status is not None
         assert iterate.curve is not None
         diagnostics = [*inputs.findings, *iterate.diagnostics, *_uncertainty(iterate.eta, iterate.eta_se)]
         status = _lowered(iterate.status, diagnostics)
-        _warn("calibration", status, diagnostics, stacklevel)
+        _warn("calibration", status, diagnostics)
         repaired = np.full(iterate.coverage.n_replicates + 1, self.fell_back)
         if iterate.info.repaired is not None:
             repaired |= iterate.info.repaired
@@ -253,12 +252,12 @@ class Calibration:
         level = self.problem.level if level is None else level
         check_level(level, self.iterate.coverage.n_replicates)
         if region is None:
-            return self._solve_for(level, self.problem.region).result(stacklevel=6)
+            return self._solve_for(level, self.problem.region).result()
         region = as_region(region)
         region.check(self.problem.target.dim)
         mapping = self.inputs.reparametrization
         mapped = region if mapping is None else mapping.transform_region(region)
-        return self._solve_for(level, mapped).result(stacklevel=6)
+        return self._solve_for(level, mapped).result()
 
     def _solve_for(self, level: float, region: Region) -> "Calibration":
         """Solve for another region or level, starting from the particles of this calibration.
@@ -478,7 +477,7 @@ class Calibration:
         particles, mixed = temper_and_mix(key, data, first, first_eta, float(eta))
         if not np.all(mixed):
             message = f"The particles have not mixed at eta = {eta:.4g}; draws of the posterior there are rough."
-            warnings.warn(message, CalibrationWarning, stacklevel=5)
+            warn_user(message, CalibrationWarning)
         return self.problem.reported_data(particles)
 
     @entry_point()
@@ -506,7 +505,7 @@ class Calibration:
         coverage, findings = self._coverage_on(target, initial_key, init_key)
         if worst(findings) >= Severity.WARNING:
             serious = [finding.message for finding in findings if finding.severity >= Severity.WARNING]
-            warnings.warn(f"on the fresh replicates: {' '.join(serious)}", CalibrationWarning, stacklevel=4)
+            warn_user(f"on the fresh replicates: {' '.join(serious)}", CalibrationWarning)
         return coverage
 
     def _coverage_on(
@@ -551,13 +550,13 @@ def _tails(level: float) -> list[float]:
     return [(1 - level) / 2, (1 + level) / 2]
 
 
-def _warn(subject: str, status: Status, diagnostics: Sequence[Diagnostic], stacklevel: int) -> None:
+def _warn(subject: str, status: Status, diagnostics: Sequence[Diagnostic]) -> None:
     """Warn if a calibration did not converge, or of its diagnostics from severity WARNING."""
     if not status.is_success:
-        warnings.warn(f"{subject}: {describe(status, diagnostics)}", NotConvergedWarning, stacklevel=stacklevel)
+        warn_user(f"{subject}: {describe(status, diagnostics)}", NotConvergedWarning)
     elif worst(diagnostics) >= Severity.WARNING:
         serious = [finding.message for finding in diagnostics if finding.severity >= Severity.WARNING]
-        warnings.warn(f"{subject}: {' '.join(serious)}", CalibrationWarning, stacklevel=stacklevel)
+        warn_user(f"{subject}: {' '.join(serious)}", CalibrationWarning)
 
 
 def _warn_of_marginals(names: list[str], marginals: list[_Marginal]) -> None:
@@ -572,20 +571,26 @@ def _warn_of_marginals(names: list[str], marginals: list[_Marginal]) -> None:
     # The most serious first, so that the class of the warning is that of the worst interval.
     name, first = min(failed, key=lambda pair: pair[1].status.is_success)
     others = f" (and {len(failed) - 1} others)" if len(failed) > 1 else ""
-    _warn(f"calibration of {name}{others}", first.status, first.diagnostics, stacklevel=6)
+    _warn(f"calibration of {name}{others}", first.status, first.diagnostics)
 
 
 def _draw(
     key: PRNGKeyArray, particles: Particles, share: float = CONFIG.draws_share
 ) -> tuple[Float[np.ndarray, "M K"], Float[np.ndarray, " M"]]:
-    """Return equally weighted draws on the data and their risks, by stratified resampling of the particles."""
+    """Return equally weighted draws on the data and their risks, by stratified resampling of the particles.
+
+    The draws are in the order of the particles, so that consecutive quarters come from different populations, or from
+    different times of a Markov chain (`calibayes.io.layout`).
+    """
     on_device = (particles.theta, particles.risk, particles.log_weights, jax.random.key_data(key))
     theta, risk, log_weights, seed = jax.device_get(on_device)
     weights = np.exp(log_weights[0].astype(np.float64))
     n = min(CONFIG.max_draws, max(int(share * len(weights)), CONFIG.min_draws))
+    # A multiple of the number of chains that `Result.to_datatree` splits them into.
+    n -= n % 4
     rng = np.random.default_rng(seed)
     cdf = np.cumsum(weights)
     ancestors = np.searchsorted(cdf, (np.arange(n) + rng.uniform(size=n)) / n * cdf[-1], side="right")
-    picked = rng.permutation(np.minimum(ancestors, len(weights) - 1))
+    picked = np.minimum(ancestors, len(weights) - 1)
     # In double precision, in which means are accurate however far from zero the draws are.
     return theta[:, 0].T[picked].astype(np.float64), risk[0, picked].astype(np.float64)

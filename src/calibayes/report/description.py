@@ -44,7 +44,7 @@ def describe(result: Result) -> list[str]:
         f"set of its posterior at η contains {_estimate(result.settings.get('estimate'))} on the data. "
         f"{_sampler(result)}"
     )
-    return [text for text in (_table(result), question, _model(result), computation.strip()) if text]
+    return [question, _model(result), computation.strip()]
 
 
 def model_title(loss: losses.LinearLoss) -> str:
@@ -64,6 +64,12 @@ def model_title(loss: losses.LinearLoss) -> str:
     return f"{_TITLES.get(name, name)} regression"
 
 
+def default_title(result: Result) -> str:
+    """Return the title of the report: the kind of model and its target."""
+    title, target = result.settings.get("title"), result.settings.get("target")
+    return f"{title} of {target}" if title and target else "Calibration report"
+
+
 def headline(result: Result) -> str:
     """Return model, target, predictors and data of a linear model in one sentence; a general title for others."""
     settings, n = result.settings, n_observations(result)
@@ -71,15 +77,15 @@ def headline(result: Result) -> str:
         return f"Calibration of {_count(len(result.names), 'parameter')}" + (f", {n:,} observations." if n else ".")
     classes = settings.get("classes")
     target = settings["target"] if classes is None else f"{settings['target']} = {classes[1]}"
-    predictors = [name for name in result.names if name != "intercept"]
+    predictors = [f"“{name}”" if "," in name else name for name in result.names if name != "intercept"]
     shown = ", ".join(predictors) if len(predictors) <= CONFIG.max_listed else f"{len(predictors)} columns"
-    on = f" on {shown}" if predictors else ""
+    on = f" on {shown}" if predictors and not settings.get("formula") else ""
     rows = f", {n:,} rows" if n else ""
     file = f" of {settings['file']}" if rows and settings.get("file") else ""
     return f"{settings.get('title', 'Linear model')} of {target}{on}{rows}{file}."
 
 
-def _table(result: Result) -> str:
+def describe_table(result: Result) -> str:
     """Describe the table: formula, rows that were left out, and columns that describe the sampling."""
     settings = result.settings
     sentences = []
@@ -87,8 +93,9 @@ def _table(result: Result) -> str:
         sentences.append(f"The formula is {settings['formula']}.")
     sentences += [f"{note[0].upper()}{note[1:]}." for note in settings.get("notes") or []]
     kinds = {"weights": "The rows have the weights {}.", "cluster": "The bootstrap resamples the clusters of {}."}
-    kinds |= {"strata": "It resamples within the strata of {}."}
-    return " ".join([*sentences, *(kinds[kind].format(column) for kind, column in (settings.get("roles") or {}).items())])
+    kinds |= {"strata": "The bootstrap resamples within the strata of {}."}
+    roles = settings.get("roles") or {}
+    return " ".join([*sentences, *(text.format(roles[kind]) for kind, text in kinds.items() if kind in roles)])
 
 
 def _choice(result: Result) -> str:

@@ -182,11 +182,12 @@ def _observations(result: Result) -> list[Check]:
     value = f"{n:,} for {n_parameters} parameter{'s' * (n_parameters > 1)}"
     if n >= CONFIG.enough_observations * n_parameters:
         return [Check("Observations", value, "Enough for the bootstrap approximation.", Grade.PASSED)]
-    meaning = (
+    meaning = _messages(result, frozenset({Code.FEW_OBSERVATIONS})) or (
         "The bootstrap approximates the sampling distribution for large samples. With few observations per parameter, "
-        "the coverage of the true parameter may be below the level, and no check on this page can detect it."
+        "the coverage of the true parameters may be below the level."
     )
-    return [Check("Observations", value, meaning, max(Grade.NOTE, _code_grade(result, Code.FEW_OBSERVATIONS)))]
+    grade = max(Grade.NOTE, _code_grade(result, Code.FEW_OBSERVATIONS))
+    return [Check("Observations", value, f"{meaning} No check on this page can detect it.", grade)]
 
 
 def _repaired(result: Result) -> Check:

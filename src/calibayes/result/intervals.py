@@ -37,8 +37,9 @@ def normal_width(level: float) -> float:
     return 2 * NormalDist().inv_cdf(0.5 + 0.5 * level)
 
 
-def format_number(value: float, scale: float, digits: int = 3) -> str:
+def format_number(value: float | np.floating, scale: float | np.floating, digits: int = 3) -> str:
     """Format a number to the significant digits of a scale, such as the width of an interval."""
+    value, scale = float(value), float(scale)
     if not (math.isfinite(value) and 0 < scale < math.inf):
         return f"{value:.{digits + 1}g}"
     decimals = digits - 1 - math.floor(math.log10(scale))
