@@ -66,7 +66,9 @@ def error_of(*args):
     ("args", "message"),
     [
         ([], "--target must name the column to predict"),
-        (["--target", "label"], "not numeric: c"),
+        (["--target", "y"], "not numeric: c"),
+        (["--target", "label"], "'label' must be numeric; it has values such as 'yes', 'no'. For its two classes, use"),
+        (["--target", "c"], """with --formula "I(c == 'u') ~ ."."""),
         (["--target", "label", "--columns", "a"], "'label' must be numeric; it has values such as 'yes', 'no'"),
         (["--target", "y", "--columns", "a", "--loss", "hinge"], "must have two classes for this loss; it has 60"),
         (["--target", "y", "--columns", "a", "--positive", "1"], "--positive is for the losses hinge and logistic"),
@@ -177,7 +179,7 @@ def test_classes_are_explained(capsys):
     design = Design.from_columns(columns, intercept=False)
     result = example_results.make_result()
     model = LinearModel(selection, cb.losses.Logistic(), np.ones(30), ["no", "yes"], design)
-    print_summary(FitSummary(result, intervals, model, "t.csv", []))
+    print_summary(FitSummary(result, intervals, model, []))
     assert "Positive coefficients favour yes, negative ones no." in " ".join(capsys.readouterr().out.split())
 
 
@@ -293,7 +295,7 @@ def test_report_of_a_saved_result(fitted, folder):
     page = folder / "r.html"
     assert outcome.stdout == f"wrote {page}\n"
     assert f"{fitted[0].eta:.4g}" in page.read_text()
-    assert "η of the interval" in page.read_text()
+    assert "calibrated at its own learning rate" in page.read_text()
     assert "calibayes fit &#x27;a table.csv&#x27;" in page.read_text()
     assert "it does not end with a checksum" in error_of("report", Path(__file__), "-o", page)
 

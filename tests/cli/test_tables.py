@@ -95,7 +95,7 @@ def test_text_columns_are_rejected_with_two_remedies(frame):
     with pytest.raises(ValueError, match="not numeric: c") as caught:
         select_columns(frame.drop(columns=["label", "site"]), "y")
     assert "--columns 'a,big b'" in str(caught.value)
-    assert "--formula 'y ~ a + C(c)'" in str(caught.value)
+    assert "--formula 'y ~ a + `big b` + C(c)'" in str(caught.value)
 
 
 def test_unknown_columns_are_rejected_with_suggestions(frame):

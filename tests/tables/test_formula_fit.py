@@ -142,7 +142,7 @@ def test_polars_frames_are_accepted(frame, calls):
             {"formula": "y ~ weight", "cluster": "site", "bootstrap": cb.bootstrap.Bayesian(50)},
             "a number of",
         ),
-        ({"frame": [[1.0]]}, "frame must be a pandas or polars data frame; got list"),
+        ({"frame": [[1.0]]}, "frame must be a pandas or polars data frame, or a file; got list"),
     ],
     ids=str,
 )

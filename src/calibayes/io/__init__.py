@@ -155,11 +155,12 @@ def to_datatree(result: Result) -> DataTree:
     arviz = _import_arviz("to_datatree")
     from xarray import DataTree
 
-    groups = _groups(result)
-    dims = _dims(groups) | {"posterior": {name: dimensions(name, block) for name, block in blocks(result.names).items()}}
+    # Texts in HDF5 cannot contain the null character.
+    names = [name.replace("\0", printable("\0")) for name in result.names]
+    groups = _groups(result, names)
+    dims = _dims(groups) | {"posterior": {name: dimensions(name, block) for name, block in blocks(names).items()}}
     coords = {
-        # Texts in HDF5 cannot contain the null character.
-        "parameter": [name.replace("\0", printable("\0")) for name in result.names],
+        "parameter": names,
         "learning_rate": result.curve.etas,
         "bound": ["low", "high"],
         "iteration": [record.iteration for record in result.trace],
@@ -182,13 +183,13 @@ def to_datatree(result: Result) -> DataTree:
     return DataTree.from_dict(datasets)
 
 
-def _groups(result: Result) -> dict[str, dict[str, Any]]:
+def _groups(result: Result, names: list[str]) -> dict[str, dict[str, Any]]:
     """Return the variables of every group."""
     curve, trace = result.curve, result.trace
     n_draws, n_replicates = len(result.draws), result.coverage.n_replicates
     equal_weights = np.full(n_draws, -np.log(n_draws))
     groups: dict[str, dict[str, Any]] = {
-        "posterior": to_variables(result.names, result.draws),
+        "posterior": to_variables(names, result.draws),
         "sample_stats": {"risk": split_chains(result.risk), "log_weight": split_chains(equal_weights)},
         "bootstrap": {"repaired": np.isin(np.arange(n_replicates), result.repaired_replicates)},
         "curve": {"critical_level": curve.critical_levels, "ess": curve.ess, "band": curve.band()},

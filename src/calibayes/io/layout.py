@@ -55,7 +55,7 @@ def blocks(names: Sequence[str]) -> dict[str, Block]:
     k = 0
     while k < len(names):
         stem, shape = _array_from(names, k)
-        stem = re.sub(r"[/\0]", "_", stem)
+        stem = stem.replace("/", "_")
         while stem in found or stem in _RESERVED:
             stem += "_"
         found[stem] = Block(k, shape)

@@ -78,8 +78,8 @@ def headline(result: Result) -> str:
     classes = settings.get("classes")
     target = settings["target"] if classes is None else f"{settings['target']} = {classes[1]}"
     predictors = [f"“{name}”" if "," in name else name for name in result.names if name != "intercept"]
-    shown = ", ".join(predictors) if len(predictors) <= CONFIG.max_listed else f"{len(predictors)} columns"
-    on = f" on {shown}" if predictors and not settings.get("formula") else ""
+    listed = len(predictors) <= CONFIG.max_listed and not settings.get("formula")
+    on = f" on {', '.join(predictors) if listed else _count(len(predictors), 'column')}" if predictors else ""
     rows = f", {n:,} rows" if n else ""
     file = f" of {settings['file']}" if rows and settings.get("file") else ""
     return f"{settings.get('title', 'Linear model')} of {target}{on}{rows}{file}."

@@ -180,7 +180,7 @@ def _observations(result: Result) -> list[Check]:
     if n is None:
         return []
     value = f"{n:,} for {n_parameters} parameter{'s' * (n_parameters > 1)}"
-    if n >= CONFIG.enough_observations * n_parameters:
+    if n >= CONFIG.enough_observations * n_parameters and not has_code(result, Code.FEW_OBSERVATIONS):
         return [Check("Observations", value, "Enough for the bootstrap approximation.", Grade.PASSED)]
     meaning = _messages(result, frozenset({Code.FEW_OBSERVATIONS})) or (
         "The bootstrap approximates the sampling distribution for large samples. With few observations per parameter, "

@@ -7,7 +7,7 @@ import csv
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
@@ -79,7 +79,7 @@ class Selection:
     """Stratum labels of the rows as a pandas series; None without strata."""
     notes: list[str]
     """Sentences about rows and columns that were dropped."""
-    roles: Roles
+    roles: Roles = field(default_factory=Roles)
     """Columns that describe the sampling of the rows."""
     formula: str | None = None
     """Formula that selected the columns."""
