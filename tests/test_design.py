@@ -29,6 +29,13 @@ def test_columns_are_not_centred_without_intercept():
     assert design.prior(cb.losses.Absolute(), COLUMNS[:, 0]).scale.shape == (2,)
 
 
+@pytest.mark.parametrize("weights", [None, [1, 2, 1], [0.5, 1.5, 1.0]])
+def test_model_without_columns_has_an_intercept_only(weights):
+    design = Design.from_columns(np.zeros((3, 0)), weights=weights)
+    np.testing.assert_array_equal(design.matrix(np.zeros((3, 0))), np.ones((3, 1)))
+    assert design.names([]) == ["intercept"]
+
+
 def test_prior_scale_follows_the_units():
     y = np.array([100.0, 300.0, 200.0])
     plain = Design.from_columns(COLUMNS).prior(cb.losses.Quantile(0.5), y)

@@ -16,7 +16,7 @@ from calibayes._core.curve import Curve
 from calibayes.methods import moments as moments_module
 from calibayes.methods import studentized as studentized_module
 from calibayes.methods.base import draws_on_data, stay_at, with_earlier_run
-from calibayes.methods.moments import DataDraws, Draws, LearningRate, Moments
+from calibayes.methods.moments import Draws, DrawsOnData, LearningRate, Moments
 from calibayes.methods.plug_in import LyddonHolmesWalker
 from calibayes.methods.shape import sandwich_map
 from calibayes.samplers.audit import Audit
@@ -177,8 +177,8 @@ def test_draws_of_the_user_are_not_replaced_but_reported():
 def test_first_draws_near_the_matching_learning_rate_are_used():
     near, far = make_problem(eta=matching_eta()), make_problem(eta=0.2)
     candidates = tuple(Draws(one.initial.particles, one.initial.eta) for one in (far, near))
-    assert DataDraws(near.target, candidates, None).far_eta is None
-    assert DataDraws(near.target, candidates[:1], None).far_eta == 0.2
+    assert DrawsOnData(near.target, candidates, None).far_eta is None
+    assert DrawsOnData(near.target, candidates[:1], None).far_eta == 0.2
 
 
 def test_studentized_learning_rate_that_keeps_moving_is_reported(monkeypatch):

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int, Key, Num, PRNGKeyArray, UInt
 from calibayes._backend.devices import padded_size
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit, light_jit
-from calibayes._backend.rng import replicate_keys, unrolled
+from calibayes._backend.rng import replicate_keys, with_unrolled_threefry
 from calibayes._core.counts import poisson_counts
 
 __all__ = ["Bayesian", "Block", "Bootstrap", "Cluster", "Multinomial", "Poisson", "Stratified"]
@@ -588,14 +588,14 @@ def _count_missing(labels: object) -> int:
 
 @jit
 def _draw(bootstrap: Bootstrap, keys: Key[Array, " B"], n: int) -> Float[Array, "B N"]:
-    return jax.lax.map(lambda key: bootstrap.replicate(unrolled(key), n), keys)
+    return jax.lax.map(lambda key: bootstrap.replicate(with_unrolled_threefry(key), n), keys)
 
 
 @light_jit
 def _draw_padded(
     draw: Callable[[int, PRNGKeyArray], Num[Array, "... size"]], size: int, keys: Key[Array, " B"]
 ) -> Num[Array, "B ... size"]:
-    return jax.lax.map(lambda key: draw(size, unrolled(key)), keys)
+    return jax.lax.map(lambda key: draw(size, with_unrolled_threefry(key)), keys)
 
 
 def _count(indices: Any, n: int) -> Any:

@@ -248,7 +248,7 @@ def compare_with(
     Raises
     ------
     RuntimeError
-        If the result was loaded from a file, and has no particles.
+        If the result was loaded from a file and therefore has no particles.
 
     Examples
     --------

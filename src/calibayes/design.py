@@ -63,6 +63,8 @@ class Design:
         """Return the design of a table of columns, whose rows may have weights."""
         checked = check_weights(weights, len(columns))
         values = None if checked is None else checked.values
+        if columns.shape[1] == 0:  # NumPy has no weighted average of no columns.
+            return Design(np.zeros(0), np.zeros(0), intercept, values)
         centres = np.average(columns, 0, values) if intercept else np.zeros(columns.shape[1])
         spreads = np.sqrt(np.average(np.square(columns - centres), 0, values))
         varies = np.ptp(columns, 0) > 0 if intercept else spreads > 0

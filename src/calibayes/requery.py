@@ -31,7 +31,7 @@ from calibayes._core.weights import Weights
 from calibayes._validate.settings import as_key, check_bootstrap, check_level, check_n_particles
 from calibayes.bootstrap import Bootstrap
 from calibayes.methods import Method
-from calibayes.methods.moments import DataDraws
+from calibayes.methods.moments import DrawsOnData
 from calibayes.model import GibbsModel
 from calibayes.regions import HPD, Ellipsoid, Linear, Region, as_region, critical_levels
 from calibayes.reparametrize import Reparametrization
@@ -179,7 +179,7 @@ class Calibration:
         Whether the fallback sampler produced the solution.
     method : Method
         How the learning rate was set.
-    draws : DataDraws
+    draws : DrawsOnData
         Draws on the data and their moments, for methods that need them.
     computed_intervals : dict
         Answers of `intervals` by level.
@@ -193,7 +193,7 @@ class Calibration:
     max_iterations: int
     fell_back: bool
     method: Method
-    draws: DataDraws
+    draws: DrawsOnData
     computed_intervals: dict[float, Intervals] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def with_reparametrization(
@@ -473,12 +473,12 @@ class Calibration:
             return iterate.particles
         data, first, first_eta = self.problem.target.replicate(0), iterate.particles, iterate.eta
         if self.problem.shape is not None:
-            first, first_eta = self.problem.sampler.data(iterate.state), iterate.sampled_eta
+            first, first_eta = self.problem.sampler.particles_on_data(iterate.state), iterate.sampled_eta
         particles, mixed = temper_and_mix(key, data, first, first_eta, float(eta))
         if not np.all(mixed):
             message = f"The particles have not mixed at eta = {eta:.4g}; draws of the posterior there are rough."
             warn_user(message, CalibrationWarning)
-        return self.problem.reported_data(particles)
+        return self.problem.shaped_particles(particles)
 
     @entry_point()
     @_in_own_precision

@@ -16,7 +16,7 @@ from calibayes._backend.rng import (
     split_key,
     threefry,
     uniforms,
-    unrolled,
+    with_unrolled_threefry,
 )
 
 
@@ -97,7 +97,7 @@ def test_keys_outside_of_compiled_functions_compile_nothing(key):
 def test_keys_of_another_generator_are_folded_by_jax():
     key = jax.random.key(0, impl="rbg")
     _assert_equal_keys(replicate_keys(key, 3), jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(3)))
-    assert unrolled(key) is key
+    assert with_unrolled_threefry(key) is key
 
 
 @pytest.mark.parametrize("x64", [False, True])
@@ -115,14 +115,16 @@ def test_keys_of_another_generator_are_folded_by_jax():
 def test_unrolled_keys_give_the_numbers_of_jax(draw, x64):
     with jax.enable_x64(x64):
         key = jax.random.key(5)
-        np.testing.assert_array_equal(jax.jit(lambda key: draw(unrolled(key)))(key), draw(key))
+        np.testing.assert_array_equal(jax.jit(lambda key: draw(with_unrolled_threefry(key)))(key), draw(key))
         keys = jax.random.split(key, 3)
-        np.testing.assert_array_equal(jax.vmap(lambda key: draw(unrolled(key)))(keys), jax.vmap(draw)(keys))
+        np.testing.assert_array_equal(
+            jax.vmap(lambda key: draw(with_unrolled_threefry(key)))(keys), jax.vmap(draw)(keys)
+        )
 
 
 def test_unrolled_numbers_are_one_fusion():
     def fusions(fn):
         return jax.jit(fn).lower(jax.random.key(0)).compile().as_text().count(" fusion(")
 
-    assert fusions(lambda key: jax.random.uniform(unrolled(key), (100,))) == 1
+    assert fusions(lambda key: jax.random.uniform(with_unrolled_threefry(key), (100,))) == 1
     assert fusions(lambda key: replicate_keys(key, 100)) == 1

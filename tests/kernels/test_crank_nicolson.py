@@ -71,7 +71,7 @@ def test_weighted_target_is_invariant(skewed, moves, key):
     if moves == "steps only":
         adaptation = adaptation._replace(log_scale=jnp.full(N_REPLICATES, -20.0))
     if moves == "walks only":
-        adaptation = adaptation._replace(logit_step=jnp.full(N_REPLICATES, -20.0))
+        adaptation = adaptation._replace(logit_beta=jnp.full(N_REPLICATES, -20.0))
     eta = jnp.asarray(ETA, float)
     moved, _, acceptance = run(key, target, eta, particles, kernel, adaptation, 30, moves == "adapting")
     assert (acceptance > 0.5).all()
@@ -125,13 +125,13 @@ def test_adaptation_does_not_depend_on_its_start(skewed, key):
     for step, scale in ((-6.0, 4.0), (2.0, -4.0)):
         adaptation = initial_adaptation(kernel, particles)
         adaptation = adaptation._replace(
-            logit_step=jnp.full(N_REPLICATES, step),
+            logit_beta=jnp.full(N_REPLICATES, step),
             log_scale=adaptation.log_scale + jnp.asarray([scale] * N_REPLICATES),
         )
         adapted.append(run(key, target, eta, particles, kernel, adaptation, 200, True)[1])
     np.testing.assert_allclose(adapted[0].log_scale, adapted[1].log_scale, atol=0.1)
     for adaptation in adapted:
-        assert (jax.nn.sigmoid(adaptation.logit_step) > 0.95).all()
+        assert (jax.nn.sigmoid(adaptation.logit_beta) > 0.95).all()
 
 
 def test_particles_leave_heavy_tails(key):

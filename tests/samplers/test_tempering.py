@@ -123,4 +123,4 @@ def test_program_that_also_rejuvenates_tempers_like_temperature_steps(key):
     for name in ("eta", "moves", "steps", "resampled"):
         np.testing.assert_array_equal(getattr(state, name), getattr(expected, name))
     np.testing.assert_allclose(state.particles.theta, expected.particles.theta, rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(state.adaptation.logit_step, expected.adaptation.logit_step, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(state.adaptation.logit_beta, expected.adaptation.logit_beta, rtol=1e-3, atol=1e-3)

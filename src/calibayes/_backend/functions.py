@@ -77,8 +77,8 @@ def as_float(value: object) -> Float[Array, "..."]:
 def host_array(value: object) -> Any:
     """Convert to a NumPy array of JAX's default float type.
 
-    Passing a NumPy array to a compiled function avoids the separate transfer and conversion program that creating a JAX
-    array would take.
+    Compiled functions accept it as it is. Creating a JAX array instead would take a transfer to the device, and a small
+    compiled function for the conversion.
     """
     return np.asarray(value, jax.dtypes.canonicalize_dtype(float))
 

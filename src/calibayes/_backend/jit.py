@@ -164,7 +164,7 @@ class Program:
 
     def __init__(self, fn: Callable[..., Any], light: bool):
         self._fn, self._traced = fn, _at_full_precision(fn)
-        self._light = light
+        self._compile_fast = light
         self._jitted, self._filter_jitted = cache(partial(jax.jit, self._traced)), eqx.filter_jit(self._traced)
         self._executables: dict[Hashable, _Entry] = {}
         self._lock = threading.Lock()
@@ -259,7 +259,7 @@ class Program:
             lowered, structure, statics = self._lower(args)
             if name is None:
                 name = program_cache.name_of(_describe(lowered) if program_cache.is_enabled() else "")
-            finish = partial(_compile, lowered, structure, statics, name, args, self._light)
+            finish = partial(_compile, lowered, structure, statics, name, args, self._compile_fast)
             if in_background:
                 _executor().submit(self._finish, key, future, finish)
             else:
@@ -277,7 +277,7 @@ class Program:
             self._fail(key, future, error)
 
     def _lower(self, args: Sequence[object]) -> tuple[jax.stages.Lowered, Any, list[Any]]:
-        """Trace the function; return it with the structure of its value, and the leaves that are not arrays."""
+        """Return the traced function, the tree structure of its value, and those leaves of it that are not arrays."""
         leaves, structure = cast(tuple[list[Any], Any], jax.tree.flatten(tuple(args)))
         is_array = [is_array_like(leaf) for leaf in leaves]
         value: list[Any] = []
@@ -302,7 +302,7 @@ class Program:
             lambda leaf: (leaf.shape, str(abstract(leaf).dtype)) if is_array_like(leaf) else leaf,
             tuple(args),
         )
-        identity = (self._fn.__module__, self._fn.__qualname__, self._light, trace_settings())
+        identity = (self._fn.__module__, self._fn.__qualname__, self._compile_fast, trace_settings())
         try:
             return program_cache.name_of(digest((*map(str, identity), described), strict=True), of_code=True)
         except UnstableDigestError:

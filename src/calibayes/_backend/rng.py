@@ -7,7 +7,7 @@ passes over whole arrays in each of them: this takes longer to compile, and more
 
 - Keys are those of `jax.random.split` and `jax.random.fold_in`. Outside of compiled functions NumPy computes them,
   which compiles nothing.
-- `unrolled` keys give the numbers of `jax.random` by the unrolled generator.
+- `with_unrolled_threefry` gives the numbers of `jax.random` by an unrolled generator.
 - `uniforms` and `normals` are the random numbers of the inner loop, with one counter per particle.
 """
 
@@ -81,7 +81,7 @@ def fold_in(keys: Key[Array, "..."], data: Int[Array, "..."] | Words) -> Key[Arr
     return _wrap(_folded_words(words, data))
 
 
-def unrolled(keys: Key[Array, "..."]) -> Key[Array, "..."]:
+def with_unrolled_threefry(keys: Key[Array, "..."]) -> Key[Array, "..."]:
     """Return keys with which the functions of `jax.random` give the same numbers, in less time to compile and run."""
     words = jax.random.key_data(keys)
     return keys if words.shape[-1] != 2 else jax.random.wrap_key_data(words, impl=_UNROLLED)

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, UInt
 
 from calibayes._backend.jit import jit, light_jit
-from calibayes._backend.rng import unrolled
+from calibayes._backend.rng import with_unrolled_threefry
 
 
 @dataclass(frozen=True)
@@ -372,12 +372,12 @@ def stratified(key: PRNGKeyArray, weights: Float[Array, " M"], n: int | None = N
     Array of shape (n,)
         Indices in ascending order.
     """
-    return _inverse_cdf(weights, jax.random.uniform(unrolled(key), weights.shape if n is None else (n,)))
+    return _inverse_cdf(weights, jax.random.uniform(with_unrolled_threefry(key), weights.shape if n is None else (n,)))
 
 
 def systematic(key: PRNGKeyArray, weights: Float[Array, " M"]) -> Int[Array, " M"]:
     """Draw ancestors by systematic resampling: the same uniform in each of M equal strata."""
-    return _inverse_cdf(weights, jnp.full_like(weights, jax.random.uniform(unrolled(key), ())))
+    return _inverse_cdf(weights, jnp.full_like(weights, jax.random.uniform(with_unrolled_threefry(key), ())))
 
 
 RESAMPLING = {"stratified": stratified, "systematic": systematic}

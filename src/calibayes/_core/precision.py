@@ -167,7 +167,7 @@ class PrecisionCheck:
         Parameters
         ----------
         target : Target
-            Target of the calibration.
+            Posteriors of all replicates: model, data and counts.
         particles : Particles
             Draws of the posterior on the data.
         eta : float

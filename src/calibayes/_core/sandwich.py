@@ -57,7 +57,7 @@ def influences(target: Target, particles: Particles, eta: float) -> Influences:
     Parameters
     ----------
     target : Target
-        Target of the calibration.
+        Posteriors of all replicates: model, data and counts.
     particles : Particles
         Draws of the posterior on the data, in one or more populations.
     eta : float
@@ -87,7 +87,7 @@ def influences_on(
     Parameters
     ----------
     target : Target
-        Target of the calibration.
+        Posteriors of all replicates: model, data and counts.
     coordinates : ndarray of shape (K, M)
         Unbounded coordinates of the draws.
     statistic : ndarray of shape (K, M)
@@ -146,7 +146,7 @@ def _influences(
     influence = jnp.where(is_observation[None], padded, 0.0)
     per_unit = influence
     if target.weights is not None:
-        per_unit = influence * jnp.sqrt(target.weights.values * target.weights.units).reshape(1, -1)
+        per_unit = influence * jnp.sqrt(target.weights.values * target.weights.per_draw).reshape(1, -1)
     blocks = per_unit.T.reshape(-1, block_length(len(influence)), len(influence))
     # In blocks, so that the sum does not depend on the padding.
     add = lambda total, chunk: total + jnp.square(jnp.tensordot(chunk, whiten, ((2,), (1,)))).sum()
@@ -161,7 +161,7 @@ def mean_shifts(target: Target, influence: Float[Array, "K N"]) -> tuple[Float[A
     Parameters
     ----------
     target : Target
-        Target of the calibration.
+        Posteriors of all replicates: model, data and counts.
     influence : Array of shape (K, N)
         The values of `influences`.
 

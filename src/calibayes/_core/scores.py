@@ -2,7 +2,7 @@ r"""Summed outer products of the gradients of the losses on every replicate, by 
 
 $$ J_b = \sum_i c_{bi} u_i\,g_{bi} g_{bi}^\top, \qquad g_{bi} = \nabla r_i(\theta_b), $$
 
-at one point $\theta_b$ per replicate, with the weight $u_i$ of one drawn unit (`calibayes._core.weights`). A replicate
+at one point $\theta_b$ per replicate, with the weight $u_i$ per draw (`calibayes._core.weights`). A replicate
 that counts an observation twice contains it twice. With clusters, the weighted gradients of a cluster are summed before
 the outer product, and a cluster that was drawn twice counts twice. For
 check and hinge losses the derivative exists almost everywhere, which is enough for a sum.
@@ -52,7 +52,7 @@ def score_products(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> F
     Parameters
     ----------
     target : Target
-        Target of the calibration.
+        Posteriors of all replicates: model, data and counts.
     theta : Array of shape (K, B)
         Parameters at which the gradients of each replicate are taken.
     """
@@ -60,11 +60,11 @@ def score_products(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> F
 
     def on_device(theta, data, counts, weights):
         def add_block(total, scanned):
-            block, element, of_block = scanned
-            gradients, in_block = gradients_of(block, theta), counts.block(element).T
-            if of_block is not None:
-                in_block = in_block * of_block.units[None]
-            weighted = gradients * in_block[:, :, None]
+            data_block, counts_block, weights_block = scanned
+            gradients, factors = gradients_of(data_block, theta), counts.block(counts_block).T
+            if weights_block is not None:
+                factors = factors * weights_block.per_draw[None]
+            weighted = gradients * factors[:, :, None]
             return total + jnp.einsum("blk,blj->bkj", weighted, gradients, precision=jax.lax.Precision.HIGHEST)
 
         dim, n_replicates = theta.shape
@@ -85,7 +85,7 @@ def cluster_score_products(
     Parameters
     ----------
     target : Target
-        Target of the calibration, with counts that are equal within a cluster, apart from weights.
+        Posteriors of all replicates: model, data and counts. Within a cluster counts are equal, apart from weights.
     theta : Array of shape (K, B)
         Parameters at which the gradients of each replicate are taken.
     groups : Array of shape (N,)
@@ -115,7 +115,7 @@ def score_sums(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> Float
     Parameters
     ----------
     target : Target
-        Target of the calibration.
+        Posteriors of all replicates: model, data and counts.
     theta : Array of shape (K, B)
         Parameters at which the gradient of each replicate is taken.
     """
@@ -123,9 +123,9 @@ def score_sums(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> Float
 
     def on_device(theta, data, counts):
         def add_block(total, scanned):
-            block, element = scanned
-            gradients, weights = gradients_of(block, theta), counts.block(element).T
-            return total + jnp.einsum("blk,bl->kb", gradients, weights, precision=jax.lax.Precision.HIGHEST)
+            data_block, counts_block = scanned
+            gradients, factors = gradients_of(data_block, theta), counts.block(counts_block).T
+            return total + jnp.einsum("blk,bl->kb", gradients, factors, precision=jax.lax.Precision.HIGHEST)
 
         return fold_blocks(add_block, jnp.zeros_like(theta), (data, counts.blocks), counts.n_blocks)
 
@@ -140,7 +140,7 @@ def observation_scores(target: Target, theta: Float[Array | np.ndarray, "K S"]) 
     Parameters
     ----------
     target : Target
-        Target of the calibration.
+        Posteriors of all replicates: model, data and counts.
     theta : Array of shape (K, S)
         Parameters.
     """

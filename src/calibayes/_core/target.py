@@ -111,6 +111,11 @@ class Target(eqx.Module):
         return self.counts.n_replicates
 
     @property
+    def n_stored(self) -> int:
+        """Number of observations with padding."""
+        return self.reference_loss.size
+
+    @property
     def linear(self) -> bool:
         return isinstance(self.loss, LinearLoss)
 
@@ -132,13 +137,15 @@ class Target(eqx.Module):
         key : PRNGKeyArray
             Random key.
         n : int
-            Number of observations, rounded up to complete blocks. The data are divided into as many intervals of
-            consecutive observations, and one observation is drawn from each.
+            Number of observations, rounded up to a multiple of the length of the blocks in which the data are stored.
+            The data are divided into that many intervals of consecutive observations, and one observation is drawn from
+            each.
 
         Returns
         -------
         Target
-            Target that every device holds completely; it is the same for any mesh.
+            Target that is stored completely on every device. The observations that are drawn do not depend on the
+            number of devices.
         """
         length = self.reference_loss.shape[1]
         size = -(-n // length) * length
@@ -299,7 +306,7 @@ def make_target(
         data, zeros = jax.device_put((data, zeros))
     of_blocks = None
     if weights is not None:
-        in_blocks = [to_blocks(leaf, length, n_blocks, mesh) for leaf in (weights.values, weights.units)]
+        in_blocks = [to_blocks(leaf, length, n_blocks, mesh) for leaf in (weights.values, weights.per_draw)]
         of_blocks = ObservationWeights(*(in_blocks if mesh is not None else jax.device_put(in_blocks)))
     make_counts = DrawnCounts.from_spec if isinstance(counts, PoissonSpec) else StoredCounts.from_array
     target = Target(

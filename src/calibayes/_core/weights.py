@@ -42,8 +42,8 @@ class Weights(NamedTuple):
         return int(self.values.sum()) if self.repeats else len(self.values)
 
     @property
-    def units(self) -> Float[np.ndarray, " N"]:
-        """Weight of one drawn unit of each observation."""
+    def per_draw(self) -> Float[np.ndarray, " N"]:
+        """Weight of each observation every time that a bootstrap replicate draws it."""
         return np.ones(len(self.values)) if self.repeats else self.values
 
 
@@ -54,9 +54,10 @@ class ObservationWeights(eqx.Module):
     ----------
     values : Array of shape (G, L)
         Weight of every observation.
-    units : Array of shape (G, L)
-        Weight of one drawn unit of every observation.
+    per_draw : Array of shape (G, L)
+        Weight of every observation each time that a bootstrap replicate draws it: one if weights are numbers of
+        repetitions.
     """
 
     values: Float[Array, "G L"]
-    units: Float[Array, "G L"]
+    per_draw: Float[Array, "G L"]

@@ -100,7 +100,7 @@ def check_initial_risk(target: Target, draws: Float[np.ndarray, "M K"]) -> tuple
     Parameters
     ----------
     target : Target
-        Target of the calibration.
+        Posteriors of all replicates: model, data and counts.
     draws : ndarray of shape (M, K)
         The user's draws.
 

@@ -41,9 +41,9 @@ class CrankNicolsonConfig:
     leave heavy tails (`tests/kernels/test_crank_nicolson.py`)."""
     random_walk_acceptance: float = 0.25
     """Acceptance rate that the scale of the random walk adapts to, as for `RWMH`."""
-    initial_logit_step: float = 2.0
+    initial_logit_beta: float = 2.0
     """First value of logit(beta): beta = 0.88, close to an independent draw from the normal approximation."""
-    max_logit_step: float = 8.0
+    max_logit_beta: float = 8.0
     """Bound on the absolute value of logit(beta): 1 - beta = 3e-4. Beyond it the step changes no acceptance rate, and
     an unbounded value could not adapt back."""
     gain: float = 4.0
@@ -59,7 +59,7 @@ CONFIG = CrankNicolsonConfig()
 class CrankNicolsonAdaptation(NamedTuple):
     """Adaptation of `CrankNicolson`."""
 
-    logit_step: Float[Array | np.ndarray, " B"]
+    logit_beta: Float[Array | np.ndarray, " B"]
     """logit(beta) of the Crank-Nicolson step."""
     log_scale: Float[Array | np.ndarray, " B"]
     """Logarithm of the scale of the random walk, in units of the factor L."""
@@ -122,7 +122,7 @@ class CrankNicolson(Kernel[CrankNicolsonAdaptation]):
         centre = mean(theta, particles.weights)[:, :, None]
         root, inverse = factor_and_inverse(covariance(theta, particles.weights))
         u = transform(inverse, theta - centre)
-        beta = jax.nn.sigmoid(adaptation.logit_step)[:, None]
+        beta = jax.nn.sigmoid(adaptation.logit_beta)[:, None]
         shrinkage = jnp.where(is_walk, 1.0, jnp.sqrt(1 - jnp.square(beta)))
         noise_scale = jnp.where(is_walk, jnp.exp(adaptation.log_scale)[:, None], beta)
         proposed = shrinkage[None] * u + noise_scale[None] * normal
@@ -130,21 +130,21 @@ class CrankNicolson(Kernel[CrankNicolsonAdaptation]):
         log_correction = jnp.where(is_walk, 0.0, 0.5 * (jnp.square(proposed).sum(0) - jnp.square(u).sum(0)))
         move = metropolis(log_uniforms, target, eta, particles, centre + transform(root, proposed), log_correction)
         if adapt:
-            step_acceptance = _mean_where(~is_walk, move.probability)
-            adaptation = self._adapt(adaptation, step_acceptance, _mean_where(is_walk, move.probability))
+            crank_nicolson_acceptance = _mean_where(~is_walk, move.probability)
+            adaptation = self._adapt(adaptation, crank_nicolson_acceptance, _mean_where(is_walk, move.probability))
         return move.particles, adaptation, move.info
 
     def _adapt(
         self,
         adaptation: CrankNicolsonAdaptation,
-        step_acceptance: Float[Array, " B"],
+        crank_nicolson_acceptance: Float[Array, " B"],
         walk_acceptance: Float[Array, " B"],
     ) -> CrankNicolsonAdaptation:
         steps = adaptation.steps + 1
-        gain = CONFIG.gain * (steps + 1).astype(step_acceptance.dtype) ** -CONFIG.gain_decay
-        logit_step = adaptation.logit_step + gain * (step_acceptance - self.target_acceptance)
+        gain = CONFIG.gain * (steps + 1).astype(crank_nicolson_acceptance.dtype) ** -CONFIG.gain_decay
+        logit_beta = adaptation.logit_beta + gain * (crank_nicolson_acceptance - self.target_acceptance)
         return CrankNicolsonAdaptation(
-            jnp.clip(logit_step, -CONFIG.max_logit_step, CONFIG.max_logit_step),
+            jnp.clip(logit_beta, -CONFIG.max_logit_beta, CONFIG.max_logit_beta),
             adaptation.log_scale + gain * (walk_acceptance - CONFIG.random_walk_acceptance),
             steps,
         )
@@ -152,10 +152,10 @@ class CrankNicolson(Kernel[CrankNicolsonAdaptation]):
 
 def initial_adaptation(n_replicates: int, dim: int) -> CrankNicolsonAdaptation:
     """Return the initial adaptation as host arrays, which compiles nothing."""
-    logit_step = host_array(np.full(n_replicates, CONFIG.initial_logit_step))
+    logit_beta = host_array(np.full(n_replicates, CONFIG.initial_logit_beta))
     # 2.38 / sqrt(K) is the optimal scale of a random walk on a normal target (Gelman, Roberts and Gilks 1996).
-    log_scale = np.full_like(logit_step, np.log(2.38 / dim**0.5))
-    return CrankNicolsonAdaptation(logit_step, log_scale, np.zeros(n_replicates, int))
+    log_scale = np.full_like(logit_beta, np.log(2.38 / dim**0.5))
+    return CrankNicolsonAdaptation(logit_beta, log_scale, np.zeros(n_replicates, int))
 
 
 def _mean_where(mask: Bool[Array, "B M"], probability: Float[Array, "B M"]) -> Float[Array, " B"]:

@@ -18,7 +18,7 @@ from calibayes._backend.rng import fold_key
 from calibayes._core.status import ABOUT_THE_CROSSING, ABOUT_THE_SAMPLER, Code, Diagnostic, Severity, Status
 from calibayes._core.weights import Weights
 from calibayes.bootstrap import Bootstrap
-from calibayes.methods.moments import DataDraws, Draws, LearningRate, is_far, matching_eta
+from calibayes.methods.moments import Draws, DrawsOnData, LearningRate, is_far, matching_eta
 from calibayes.model import GibbsModel
 from calibayes.samplers.initial import InitialDraws
 from calibayes.solve.iterate import Iterate
@@ -105,7 +105,7 @@ class Method(eqx.Module):
         """
 
     @abstractmethod
-    def solve_again(self, solver: Solver, problem: CoverageProblem, iterate: Iterate, draws: DataDraws) -> Solution:
+    def solve_again(self, solver: Solver, problem: CoverageProblem, iterate: Iterate, draws: DrawsOnData) -> Solution:
         """Set the learning rate of a problem whose replicates have been sampled at some learning rate.
 
         Parameters
@@ -116,7 +116,7 @@ class Method(eqx.Module):
             The problem; region and level may be others than those of `iterate`.
         iterate : Iterate
             Particles on all replicates.
-        draws : DataDraws
+        draws : DrawsOnData
             Draws on the data.
 
         Returns
@@ -128,7 +128,7 @@ class Method(eqx.Module):
         self,
         problem: CoverageProblem,  # noqa: ARG002
         iterate: Iterate,  # noqa: ARG002
-        draws: DataDraws,  # noqa: ARG002
+        draws: DrawsOnData,  # noqa: ARG002
         level: float,  # noqa: ARG002
         vectors: Float[np.ndarray, "R K"],  # noqa: ARG002
     ) -> list[LearningRate | None] | None:
@@ -140,7 +140,7 @@ class Method(eqx.Module):
             The problem.
         iterate : Iterate
             Its solution.
-        draws : DataDraws
+        draws : DrawsOnData
             Draws on the data.
         level : float
             Level of the intervals.
@@ -172,12 +172,12 @@ class PlugInMethod(Method):
     """Whether the learning rate depends on the moments, so that draws must be near the matching learning rate."""
 
     @abstractmethod
-    def learning_rate(self, draws: DataDraws, vector: Float[np.ndarray, " K"] | None) -> LearningRate:
+    def learning_rate(self, draws: DrawsOnData, vector: Float[np.ndarray, " K"] | None) -> LearningRate:
         """Return the learning rate and its simulation standard error.
 
         Parameters
         ----------
-        draws : DataDraws
+        draws : DrawsOnData
             Draws on the data, with their moments.
         vector : ndarray of shape (K,) or None
             Coefficients of a linear combination, for its interval; None for sets of all parameters.
@@ -214,7 +214,7 @@ class PlugInMethod(Method):
         rate = self.learning_rate(draws, problem.region.direction(problem.target.dim))
         return self._describe_draws(stay_at(solver, problem, iterate, rate), draws)
 
-    def _describe_draws(self, solution: Solution, draws: DataDraws) -> Solution:
+    def _describe_draws(self, solution: Solution, draws: DrawsOnData) -> Solution:
         """Return a solution with a diagnostic if the moments were estimated far from the matching learning rate."""
         if not self.uses_moments or draws.far_eta is None:
             return solution
@@ -229,20 +229,20 @@ class PlugInMethod(Method):
         return [self.learning_rate(draws, vector) for vector in vectors]
 
 
-def draws_on_data(problem: CoverageProblem, iterate: Iterate | None = None) -> DataDraws:
+def draws_on_data(problem: CoverageProblem, iterate: Iterate | None = None) -> DrawsOnData:
     """Return the initial draws on the data; those of the iterate if they are far from the matching learning rate."""
     assert problem.initial is not None
     initial = Draws(problem.initial.particles, problem.initial.eta)
     candidates = [initial]
     if iterate is not None:
-        candidates.append(Draws(problem.sampler.data(iterate.state), iterate.sampled_eta))
-    return DataDraws(problem.target, tuple(candidates), problem.bootstrap, problem.shape is not None, problem.key)
+        candidates.append(Draws(problem.sampler.particles_on_data(iterate.state), iterate.sampled_eta))
+    return DrawsOnData(problem.target, tuple(candidates), problem.bootstrap, problem.shape is not None, problem.key)
 
 
 def _initial_from(solution: Solution) -> InitialDraws:
     """Return the particles of a solution on the data as initial draws."""
     problem, iterate = solution.problem, solution.iterate
-    return InitialDraws(problem.target, problem.sampler.data(iterate.state), iterate.sampled_eta)
+    return InitialDraws(problem.target, problem.sampler.particles_on_data(iterate.state), iterate.sampled_eta)
 
 
 def stay_at(

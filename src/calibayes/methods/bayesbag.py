@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from calibayes._backend.arguments import positive
-from calibayes.methods.reported import DrawsMethod, Reported, generator, on_data, replicates_at
+from calibayes.methods.reported import DrawsMethod, Reported, as_particles_on_data, random_generator, replicates_at
 
 _STREAM = 11
 _MIN_DRAWS = 4_000
@@ -61,10 +61,10 @@ class BayesBag(DrawsMethod):
         theta, log_weights = jax.device_get((particles.theta[:, 1:], particles.log_weights[1:]))
         n_replicates = len(log_weights)
         n_each = -(-_MIN_DRAWS // n_replicates)
-        rng = generator(draws, _STREAM)
+        rng = random_generator(draws, _STREAM)
         cdf = np.cumsum(np.exp(log_weights.astype(np.float64)), 1)
         points = (np.arange(n_each) + rng.uniform(size=(n_replicates, n_each))) / n_each * cdf[:, -1:]
         chosen = [np.searchsorted(cdf[b], points[b]) for b in range(n_replicates)]
         last = theta.shape[-1] - 1
         z = np.concatenate([theta[:, b, np.minimum(chosen[b], last)] for b in range(n_replicates)], 1)
-        return Reported(on_data(problem.target, z), float(n_replicates))
+        return Reported(as_particles_on_data(problem.target, z), float(n_replicates))

@@ -31,7 +31,7 @@ from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Cluster
 from calibayes.losses import Logistic, Squared
 from calibayes.methods.base import PlugInMethod
-from calibayes.methods.moments import DataDraws, LearningRate
+from calibayes.methods.moments import DrawsOnData, LearningRate
 
 _STREAM = 14
 
@@ -136,7 +136,7 @@ class HolmesWalker(PlugInMethod):
     def interval_etas(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
         return [LearningRate(iterate.eta, iterate.eta_se)] * len(vectors)
 
-    def _information(self, draws: DataDraws) -> tuple[Float[np.ndarray, " G"], Float[np.ndarray, "G S"]]:
+    def _information(self, draws: DrawsOnData) -> tuple[Float[np.ndarray, " G"], Float[np.ndarray, "G S"]]:
         """Return the mean squared gradients of the data, and of simulated data sets, by group of prior draws."""
         assert draws.key is not None
         target = draws.target
@@ -154,7 +154,7 @@ class HolmesWalker(PlugInMethod):
 
 
 def _mean_squared_score(target: Target, theta: Float[np.ndarray, "K S"]) -> float:
-    """Return the mean, over observations and parameters, of the squared norm of the gradient of the loss."""
+    """Return the squared norm of the gradient of the loss, averaged over observations and the columns of `theta`."""
     n = int(target.counts.n)
     size = max(1, CONFIG.max_scores // (n * len(theta)))
     total = 0.0
@@ -174,10 +174,10 @@ def _sum_of_squares(target: Target, theta: Float[Array | np.ndarray, "K S"]) -> 
 def _simulate(
     key: PRNGKeyArray, target: Target, theta: Float[Array | np.ndarray, " K"], simulate: Callable[..., Any] | None
 ) -> PyTree[Array]:
-    """Return data drawn from the model, in the blocks of the target."""
+    """Return data simulated from the model, arranged in blocks of observations like `target.data`."""
     if simulate is not None:
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), target.data)
-        keys = jax.random.split(key, target.reference_loss.size)
+        keys = jax.random.split(key, target.n_stored)
         drawn = jax.vmap(simulate, (0, None, 0))(keys, jnp.asarray(theta), flat)
         return jax.tree.map(lambda new, leaf: new.reshape(leaf.shape).astype(leaf.dtype), drawn, target.data)
     x, y, offset = target.data

@@ -166,7 +166,7 @@ def estimate_moments(
     Parameters
     ----------
     target : Target
-        Target of the calibration.
+        Posteriors of all replicates: model, data and counts.
     particles : Particles
         Draws of the posterior on the data, in one or more populations.
     eta : float
@@ -243,7 +243,7 @@ def host_weights(target: Target) -> Weights | None:
     if target.weights is None:
         return None
     n = int(target.counts.n)
-    on_host = jax.device_get((target.weights.values, target.weights.units))
+    on_host = jax.device_get((target.weights.values, target.weights.per_draw))
     values, units = (leaf.reshape(-1)[:n].astype(np.float64) for leaf in on_host)
     return Weights(values, repeats=bool((units == 1).all()))
 
@@ -270,7 +270,7 @@ def sum_of_outer_products(
         sums = np.stack([np.bincount(groups, row, bootstrap.n_groups) for row in values])
         return sums @ sums.T if bootstrap.sizes is None else _within_strata(sums, _strata_of_groups(bootstrap.sizes))
     if weights is not None and not isinstance(bootstrap, Block | Stratified):
-        influences = influences * np.sqrt(weights.values * weights.units)
+        influences = influences * np.sqrt(weights.values * weights.per_draw)
     elif weights is not None and weights.repeats and bootstrap is not None:
         repeats = weights.values.astype(int)
         influences, bootstrap = np.repeat(influences, repeats, axis=1), bootstrap.repeated(repeats)
@@ -308,13 +308,13 @@ class Draws(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DataDraws:
+class DrawsOnData:
     """Draws of the posterior on the data, and the moments that they give.
 
     Attributes
     ----------
     target : Target
-        Target of the calibration.
+        Posteriors of all replicates: model, data and counts.
     candidates : tuple of Draws
         Draws at one or more learning rates. The first that are near the matching learning rate are used, else the last.
     bootstrap : Bootstrap or None

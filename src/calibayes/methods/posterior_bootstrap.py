@@ -11,7 +11,7 @@ from calibayes._backend.jit import jit
 from calibayes._core.particles import Particles, host_moments
 from calibayes._core.scores import score_sums
 from calibayes._core.target import Target
-from calibayes.methods.reported import DrawsMethod, Reported, on_data, unconstrained
+from calibayes.methods.reported import DrawsMethod, Reported, as_particles_on_data, unconstrained
 
 _STEPS = (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 """Factors on the step that are tried."""
@@ -57,7 +57,7 @@ class PosteriorBootstrap(DrawsMethod):
     def draw(self, problem, iterate, draws):  # noqa: ARG002
         target, particles = problem.target, iterate.state.particles
         theta = minimizers(target, particles, iterate.sampled_eta)[:, 1:]
-        return Reported(on_data(target, unconstrained(target, theta)), float(theta.shape[1]))
+        return Reported(as_particles_on_data(target, unconstrained(target, theta)), float(theta.shape[1]))
 
 
 def minimizers(target: Target, particles: Particles, eta: float) -> Float[np.ndarray, "K B"]:

@@ -24,8 +24,8 @@ from calibayes._core.scores import observation_scores
 from calibayes._core.target import Target
 from calibayes._core.weights import Weights
 from calibayes.bootstrap import Bootstrap
-from calibayes.methods.moments import DataDraws, host_weights, require_full_rank, sum_of_outer_products
-from calibayes.methods.reported import DrawsMethod, Reported, generator, on_data, unconstrained
+from calibayes.methods.moments import DrawsOnData, host_weights, require_full_rank, sum_of_outer_products
+from calibayes.methods.reported import DrawsMethod, Reported, as_particles_on_data, random_generator, unconstrained
 from calibayes.methods.studentized import require_derivative
 
 _STREAM = 12
@@ -104,17 +104,17 @@ class QPosterior(DrawsMethod):
                 f"the Q-posterior is far from normal: {ess:.0f} of {CONFIG.n_draws:,} draws are effective. Use another "
                 "method."
             )
-        rng = generator(draws, _STREAM + 1)
+        rng = random_generator(draws, _STREAM + 1)
         points = (np.arange(CONFIG.n_draws) + rng.uniform(size=CONFIG.n_draws)) / CONFIG.n_draws
         chosen = np.minimum(np.searchsorted(np.cumsum(weights), points), CONFIG.n_draws - 1)
-        return Reported(on_data(target, unconstrained(target, theta[chosen].T)), ess)
+        return Reported(as_particles_on_data(target, unconstrained(target, theta[chosen].T)), ess)
 
 
 def _sample(
-    target: Target, draws: DataDraws, centre: Float[np.ndarray, " K"], covariance: Float[np.ndarray, "K K"]
+    target: Target, draws: DrawsOnData, centre: Float[np.ndarray, " K"], covariance: Float[np.ndarray, "K K"]
 ) -> tuple[Float[np.ndarray, "M K"], Float[np.ndarray, " M"], float]:
     """Return draws, their importance weights, and the effective sample size."""
-    rng, dim, n_draws = generator(draws, _STREAM), len(centre), CONFIG.n_draws
+    rng, dim, n_draws = random_generator(draws, _STREAM), len(centre), CONFIG.n_draws
     estimate, precision = centre, np.linalg.inv(covariance)
     for _ in range(CONFIG.n_rounds):
         root = CONFIG.inflation * np.linalg.cholesky(covariance)
@@ -141,7 +141,7 @@ def _log_density(
     points = host_array(theta.T)
     z = unconstrained(target, points)
     inside = np.isfinite(z).all(0)
-    evaluated = target.constrained(on_data(target, np.where(inside, z, 0)))
+    evaluated = target.constrained(as_particles_on_data(target, np.where(inside, z, 0)))
     log_prior = np.asarray(evaluated.log_prior, np.float64)[0]
     inside &= np.isfinite(log_prior)
     values = np.full(len(theta), -np.inf)

@@ -27,7 +27,7 @@ from calibayes.methods.base import (
     stay_at,
     with_earlier_run,
 )
-from calibayes.methods.moments import DataDraws, LearningRate, Moments, matching_eta
+from calibayes.methods.moments import DrawsOnData, LearningRate, Moments, matching_eta
 from calibayes.solve.iterate import Iterate
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.solver import STOPS, Solution, Solver, stopped
@@ -73,7 +73,7 @@ class DrawsMethod(Method):
         return None
 
     @abstractmethod
-    def draw(self, problem: CoverageProblem, iterate: Iterate, draws: DataDraws) -> Reported:
+    def draw(self, problem: CoverageProblem, iterate: Iterate, draws: DrawsOnData) -> Reported:
         """Return the draws to report.
 
         Parameters
@@ -82,7 +82,7 @@ class DrawsMethod(Method):
             The problem.
         iterate : Iterate
             Particles on all replicates.
-        draws : DataDraws
+        draws : DrawsOnData
             Draws on the data, with their moments.
 
         Returns
@@ -111,7 +111,7 @@ class DrawsMethod(Method):
             solution = stay_at(solver, problem, iterate, LearningRate(first, 0.0), "first")
         return self._report(solver, solution, draws)
 
-    def _report(self, solver: Solver, first: Solution, draws: DataDraws) -> Solution:
+    def _report(self, solver: Solver, first: Solution, draws: DrawsOnData) -> Solution:
         """Return the solution at the learning rate that matches the draws, with the draws to report."""
         problem, iterate = first.problem, first.iterate
         try:
@@ -133,7 +133,7 @@ class DrawsMethod(Method):
 
 
 def _learning_rate(
-    reported: Reported, target: Target, draws: DataDraws, vector: Float[np.ndarray, " K"] | None
+    reported: Reported, target: Target, draws: DrawsOnData, vector: Float[np.ndarray, " K"] | None
 ) -> LearningRate:
     """Return the matching learning rate, with the covariance of the draws in place of the sandwich."""
     covariance = host_moments(target.constrained(reported.particles))[1][0]
@@ -161,12 +161,12 @@ def unconstrained(target: Target, theta: Float[np.ndarray, "K M"]) -> Float[np.n
     return np.asarray(target.coordinates.unconstrain(jax.device_put(host_array(theta))))
 
 
-def on_data(target: Target, z: Float[np.ndarray, "K M"]) -> Particles:
+def as_particles_on_data(target: Target, z: Float[np.ndarray, "K M"]) -> Particles:
     """Return draws in unbounded coordinates as particles on the data."""
     return evaluate(target.replicate(0), host_array(z[:, None]))
 
 
-def generator(draws: DataDraws, stream: int) -> np.random.Generator:
+def random_generator(draws: DrawsOnData, stream: int) -> np.random.Generator:
     """Return a random generator from the key of the calibration."""
     assert draws.key is not None
     return np.random.default_rng([*np.asarray(jax.random.key_data(draws.key)).ravel(), stream])

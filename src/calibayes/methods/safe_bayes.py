@@ -29,7 +29,7 @@ from calibayes._core.particles import Particles
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Cluster
 from calibayes.methods.base import PlugInMethod
-from calibayes.methods.moments import DataDraws, LearningRate
+from calibayes.methods.moments import DrawsOnData, LearningRate
 from calibayes.samplers.initial import init_at_prior
 from calibayes.samplers.mixing import temper_to
 
@@ -121,12 +121,12 @@ class SafeBayes(PlugInMethod):
     def interval_etas(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
         return [LearningRate(iterate.eta, iterate.eta_se)] * len(vectors)
 
-    def predictive_losses(self, draws: DataDraws) -> Float[np.ndarray, "2 G"]:
+    def predictive_losses(self, draws: DrawsOnData) -> Float[np.ndarray, "2 G"]:
         """Return the sum of the losses of the next observations at each learning rate, by each half of the particles.
 
         Parameters
         ----------
-        draws : DataDraws
+        draws : DrawsOnData
             Draws on the data, whose target contains the data.
 
         Returns

@@ -32,7 +32,7 @@ from calibayes._core.status import Code, Diagnostic, Severity, Status
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Bootstrap, Cluster, Stratified
 from calibayes.methods.base import Method, draws_on_data, stay_at, with_diagnostic, with_earlier_run
-from calibayes.methods.moments import DataDraws, LearningRate
+from calibayes.methods.moments import DrawsOnData, LearningRate
 from calibayes.solve.bracket import Bracket
 from calibayes.solve.iterate import Iterate
 from calibayes.solve.marginals import marginal_curves
@@ -189,13 +189,13 @@ class ReplicateMoments:
 def _replicate_moments(name: str, problem: CoverageProblem, iterate: Iterate) -> ReplicateMoments:
     """Return inverse Hessians and sandwich covariances on the data and on all replicates."""
     target, eta = problem.target, iterate.sampled_eta
-    particles, data = iterate.state.particles, problem.sampler.data(iterate.state)
+    particles, data = iterate.state.particles, problem.sampler.particles_on_data(iterate.state)
     means, covariances = _moments_with_data(target, particles, data)
     inverse_hessians, scores = eta * covariances, _score_products(name, target, means, problem.bootstrap)
     sandwiches = inverse_hessians @ scores @ inverse_hessians
     if problem.shape is not None:
-        shaped = problem.reported_target(particles).shaped(particles)
-        inverse_hessians = eta * _moments_with_data(target, shaped, problem.reported_data(data))[1]
+        shaped = problem.shaped_target(particles).shaped(particles)
+        inverse_hessians = eta * _moments_with_data(target, shaped, problem.shaped_particles(data))[1]
     return ReplicateMoments(inverse_hessians, sandwiches)
 
 
@@ -220,14 +220,14 @@ def _score_products(
     return np.asarray(jax.device_get(products), np.float64)
 
 
-def require_derivative(name: str, draws: DataDraws) -> None:
+def require_derivative(name: str, draws: DrawsOnData) -> None:
     """Raise an error if the derivative of the loss does not describe how the loss varies with the parameters.
 
     Parameters
     ----------
     name : str
         Name of the method that needs it.
-    draws : DataDraws
+    draws : DrawsOnData
         Draws on the data.
 
     Raises

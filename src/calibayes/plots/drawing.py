@@ -67,7 +67,7 @@ def draw_replicates(
 
 def draw_importance_weights(ax: Axes, target: Target, state: TransportState) -> None:
     """Draw effective sample size and Pareto shape of the importance weights of every replicate."""
-    # The maps are not changed by a repair, so that they reproduce the degenerate weights.
+    # Replicates that were sampled again by SMC keep their affine maps, which give the original, degenerate weights.
     particles, _ = transport_and_weight(target, state.whitened, state.transported.maps, as_float(state.eta))
     k_hat, n_particles = pareto_k(particles.log_weights)[1:], particles.risk.shape[-1]
     limit, finite = pareto_k_limit(n_particles), k_hat[np.isfinite(k_hat)]

@@ -72,7 +72,7 @@ class SamplerInfo(NamedTuple):
 class Snapshot(NamedTuple):
     """Particles at one learning rate: on the data, as one replicate, and on all replicates, the data first."""
 
-    data: Particles
+    on_data: Particles
     replicates: Particles
 
 
@@ -327,7 +327,7 @@ class Sampler(eqx.Module, Generic[State]):
         """
         return False
 
-    def data(self, state: State) -> Particles:
+    def particles_on_data(self, state: State) -> Particles:
         """Return the particles on the data.
 
         Parameters
@@ -357,7 +357,7 @@ class Sampler(eqx.Module, Generic[State]):
         Snapshot
             Particles on the data and on all replicates.
         """
-        yield Snapshot(self.data(state), state.particles)
+        yield Snapshot(self.particles_on_data(state), state.particles)
 
     @abstractmethod
     def info(self, state: State, eta: float) -> SamplerInfo:

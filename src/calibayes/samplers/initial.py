@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Key, PRNGKeyArray
 
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import light_jit
-from calibayes._backend.rng import replicate_keys, split_key, unrolled
+from calibayes._backend.rng import replicate_keys, split_key, with_unrolled_threefry
 from calibayes._core.coordinates import Coordinates
 from calibayes._core.particles import Particles, host_means
 from calibayes._core.precision import PrecisionError, is_double
@@ -160,7 +160,7 @@ def sample_prior(
     keys: Key[Array, " B"], prior: Any, coordinates: Coordinates, reference: Float[Array, " K"], n_draws: int
 ) -> Float[Array, "K B M"]:
     """Return draws of the prior in unbounded coordinates, with the shape and dtype of `reference`."""
-    draw = lambda key: prior.sample(unrolled(key), (n_draws, len(reference))).astype(reference.dtype)
+    draw = lambda key: prior.sample(with_unrolled_threefry(key), (n_draws, len(reference))).astype(reference.dtype)
     return coordinates.unconstrain(jnp.moveaxis(jax.lax.map(draw, keys), -1, 0))
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 from calibayes._backend.arguments import integer
 from calibayes._backend.functions import as_float
 from calibayes._backend.jit import jit
-from calibayes._backend.rng import fold_in, replicate_keys, split_key, unrolled
+from calibayes._backend.rng import fold_in, replicate_keys, split_key, with_unrolled_threefry
 from calibayes._core.convergence import batch_means_ess
 from calibayes._core.particles import Particles, covariance, pool, uniform_log_weights
 from calibayes._core.target import Target
@@ -164,8 +164,10 @@ def _segments(n_warmup: int, n_draws: int) -> list[tuple[int, int]]:
 def _initial_chains(
     keys: Key[Array, " B"], target: Target, initial: Particles, kernel: Kernel
 ) -> tuple[Particles, PyTree[Array]]:
-    """Choose a random initial draw for every replicate, and initialise the kernel with their covariance."""
-    theta = jax.vmap(lambda key: jax.random.choice(unrolled(key), initial.theta[:, 0], axis=-1), out_axes=1)(keys)
+    """Choose a random initial draw for every replicate; kernels start from the covariance of all initial draws."""
+    theta = jax.vmap(
+        lambda key: jax.random.choice(with_unrolled_threefry(key), initial.theta[:, 0], axis=-1), out_axes=1
+    )(keys)
     guess = covariance(initial.theta, initial.weights)
     adaptation = kernel.init(jnp.broadcast_to(guess, (target.n_replicates, *guess.shape[1:])))
     return target.evaluate(theta[:, :, None]), adaptation

@@ -277,8 +277,8 @@ def _rejuvenate(
 ) -> tuple[TemperingState, MixingMonitor]:
     done, next_check, previous = 0, CONFIG.moves_before_extrapolation, None
     while done + COARSE_SCHEDULE.n_moves <= max_moves:
-        until_batching = CONFIG.moves_before_batching - done
-        n_moves, state, monitor = _advance(keys, target, state, monitor, eta, max_moves - done, until_batching)
+        moves_before_batching = CONFIG.moves_before_batching - done
+        n_moves, state, monitor = _advance(keys, target, state, monitor, eta, max_moves - done, moves_before_batching)
         done += n_moves
         not_mixed = np.flatnonzero(~np.asarray(monitor.mixed))
         if not len(not_mixed):
@@ -337,10 +337,10 @@ def _advance(
     monitor: MixingMonitor,
     eta: Float[np.ndarray, ""],
     max_moves: int,
-    until_batching: int,
+    moves_before_batching: int,
 ) -> tuple[int, TemperingState, MixingMonitor]:
     """Call `_temper_or_rejuvenate`, and return the number of moves, the state and the monitor."""
-    limits = np.array([min(max_moves, CONFIG.moves_per_call), until_batching], np.int32)
+    limits = np.array([min(max_moves, CONFIG.moves_per_call), moves_before_batching], np.int32)
     n_moves, state, monitor = _temper_or_rejuvenate(keys, target, state, monitor, eta, limits)
     return int(n_moves), state, monitor
 
@@ -356,18 +356,20 @@ def _temper_or_rejuvenate(
 ) -> tuple[Int[Array, ""], TemperingState, MixingMonitor]:
     """Temper the replicates that are not at `eta`, and rejuvenate those that have not mixed.
 
-    One program for both, because most of it is the Markov kernel. Each round changes eta where necessary, and makes
-    `COARSE_SCHEDULE.n_moves` moves. The first of `limits` is the largest number of moves. After as many moves as the
-    second, the program also stops if the remaining replicates fit into a batch.
+    Both are in one compiled function, because the Markov kernel, which both need, takes most of the compilation time.
+    Each round moves the learning rate of every replicate that is not at `eta` one temperature step towards it, and
+    makes `COARSE_SCHEDULE.n_moves` moves of the kernel. The first of `limits` is the largest number of moves. After
+    as many moves as the second, the function returns as soon as the unfinished replicates fit into one batch of
+    `N_POPULATIONS`, in which the caller continues them.
     """
-    schedule, (max_moves, until_batching) = COARSE_SCHEDULE, limits
+    schedule, (max_moves, moves_before_batching) = COARSE_SCHEDULE, limits
 
     def not_done(carry):
         done, state, monitor = carry
         n_active = ((state.eta != eta) | ~monitor.mixed).sum()
         fits_batch = (n_active <= N_POPULATIONS) & (target.n_replicates > N_POPULATIONS)
         may_move = done + schedule.n_moves <= max_moves
-        return (n_active > 0) & ~((done >= until_batching) & fits_batch) & may_move
+        return (n_active > 0) & ~((done >= moves_before_batching) & fits_batch) & may_move
 
     def advance(carry):
         done, state, monitor = carry

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from calibayes._backend.functions import host_array
 from calibayes._backend.jit import jit
 from calibayes._backend.linalg import factor
-from calibayes._backend.rng import fold_key, replicate_keys, unrolled
+from calibayes._backend.rng import fold_key, replicate_keys, with_unrolled_threefry
 from calibayes._core.particles import Particles, covariance, host_means, host_reweight, mean
 from calibayes._core.target import Target, log_density
 
@@ -100,7 +100,7 @@ def _optimum(
 
     def improve(carry, round_key):
         centre, root, best, best_value = carry
-        normal = jax.random.normal(unrolled(round_key), (len(centre), CONFIG.n_draws))
+        normal = jax.random.normal(with_unrolled_threefry(round_key), (len(centre), CONFIG.n_draws))
         theta = (centre[:, None] + root @ normal)[:, None, :]
         values = value(theta)
         top_values, top = jax.lax.top_k(values, CONFIG.n_elite)

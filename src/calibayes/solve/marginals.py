@@ -62,7 +62,7 @@ def marginal_curves(
     def levels_of(particles: Particles, points: np.ndarray) -> np.ndarray:
         return _levels(target.constrained(particles), offsets, vectors, points)
 
-    reported = problem.reported_target(iterate.state.particles).shaped(iterate.state.particles)
+    reported = problem.shaped_target(iterate.state.particles).shaped(iterate.state.particles)
     rough = levels_of(reported, values[len(etas) // 2])
     eta_hats = np.array([np.clip(_curve(etas, levels, level).eta_hat(), etas[0], etas[-1]) for levels in rough])
     values_at_eta_hat = np.array(

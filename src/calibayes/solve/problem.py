@@ -84,21 +84,21 @@ class CoverageProblem:
     bootstrap: Bootstrap | None = None
     shape: Float[np.ndarray, "K K"] | None = None
 
-    def reported_target(self, particles: Particles) -> Target:
-        """Return the target of the posteriors with the requested shape, around the means of particles."""
+    def shaped_target(self, particles: Particles) -> Target:
+        """Return the posteriors with the requested shape (`shape="sandwich"`), around the means of the particles."""
         return self.target if self.shape is None else shape_target(self.target, particles, self.shape)
 
-    def reported_data(self, data: Particles) -> Particles:
+    def shaped_particles(self, on_data: Particles) -> Particles:
         """Return particles on the data with the requested shape."""
-        return data if self.shape is None else shape_target(self.target, data, self.shape).shaped(data)
+        return on_data if self.shape is None else shape_target(self.target, on_data, self.shape).shaped(on_data)
 
     def snapshots(self, state: SamplerState) -> Iterator[Snapshot]:
         """Yield the sampler's snapshots, with the requested shape."""
-        target, raw, data = self.reported_target(state.particles), None, None
+        target, raw, on_data = self.shaped_target(state.particles), None, None
         for snapshot in self.sampler.snapshots(self.target, state):
-            if data is None or snapshot.data is not raw:
-                raw, data = snapshot.data, self.reported_data(snapshot.data)
-            yield Snapshot(data, target.shaped(snapshot.replicates))
+            if on_data is None or snapshot.on_data is not raw:
+                raw, on_data = snapshot.on_data, self.shaped_particles(snapshot.on_data)
+            yield Snapshot(on_data, target.shaped(snapshot.replicates))
 
     def evaluate(self, state: SamplerState, eta: float, *, refined: bool = False) -> Iterate:
         """Return the coverage at the learning rate of the sampler's state.
@@ -113,10 +113,10 @@ class CoverageProblem:
             raise NotReachedError(
                 f"{not_reached:,} replicates did not reach eta = {eta:.4g} within the sampler's maximum number of steps"
             )
-        data = self.reported_data(self.sampler.data(state))
-        point = self.point(data, eta)
+        on_data = self.shaped_particles(self.sampler.particles_on_data(state))
+        point = self.point(on_data, eta)
         self._require_point(np.asarray(point))
-        target = self.reported_target(state.particles)
+        target = self.shaped_target(state.particles)
         particles = target.shaped(state.particles)
         summary = jax.device_get(summarize(target, particles, host_array(eta), self.region, point))
         info = info if info.invalid is not None else info._replace(invalid=int(summary.n_invalid.sum()))
@@ -126,39 +126,42 @@ class CoverageProblem:
             sampled_eta=eta,
             coverage=Coverage(int((levels <= self.level).sum()), len(levels)),
             point=point,
-            particles=data,
+            particles=on_data,
             state=state,
             info=info,
             diagnostics=diagnose(info, int(np.isnan(levels).sum()), self.level),
             half_width=half_width(eta, float(np.median(summary.risk_variances))),
-            intervals=marginal_intervals(self.target.constrained(data), self.level),
+            intervals=marginal_intervals(self.target.constrained(on_data), self.level),
             refined=refined,
         )
 
     def with_curve(self, iterate: Iterate, *, rough: bool) -> Iterate:
-        """Return the iterate with the coverage curve around it, from one snapshot of the particles or from all."""
-        data: list[Particles] = []
+        """Return the iterate with the coverage curve around it.
+
+        A rough curve is computed from the first snapshot of the particles, others from all (`Sampler.snapshots`).
+        """
+        on_data: list[Particles] = []
 
         def collected() -> Iterator[Snapshot]:
             for snapshot in islice(self.snapshots(iterate.state), 1 if rough else None):
-                if not data or snapshot.data is not data[-1]:
-                    data.append(snapshot.data)
+                if not on_data or snapshot.on_data is not on_data[-1]:
+                    on_data.append(snapshot.on_data)
                 yield snapshot
 
         curve = self.curve(iterate, collected(), rough=rough)
-        return replace(iterate, curve=curve, particles=data[0] if len(data) == 1 else pool(data))
+        return replace(iterate, curve=curve, particles=on_data[0] if len(on_data) == 1 else pool(on_data))
 
     def curve(self, iterate: Iterate, snapshots: Iterable[Snapshot], *, rough: bool = False) -> Curve:
         """Return the coverage curve around the learning rate of the particles."""
 
-        def points_of(data: Particles, etas: np.ndarray) -> Float[np.ndarray, "G K"]:
-            return points_along(self.estimate, self.key, self.target, data, iterate.eta, etas)
+        def points_of(on_data: Particles, etas: np.ndarray) -> Float[np.ndarray, "G K"]:
+            return points_along(self.estimate, self.key, self.target, on_data, iterate.eta, etas)
 
         n_points = curves.CONFIG.n_rough_points if rough else curves.CONFIG.n_points
         etas = grid_around(iterate.eta, iterate.half_width, n_points)
         n_populations = self.sampler.n_populations
         curve = local_curve(
-            self.reported_target(iterate.state.particles),
+            self.shaped_target(iterate.state.particles),
             snapshots,
             iterate.eta,
             etas,

@@ -239,7 +239,10 @@ class Solver:
         return replace(solver_state, search=search, stuck=stuck, n_visited=n_visited, seconds=self._elapsed())
 
     def _observe(self, problem: CoverageProblem, solver_state: SolverState) -> tuple[SolverState, Request]:
-        """Compute what the search asks for at the learning rate of the particles, and return which request that was."""
+        """Compute the quantity that the search asks for, at the learning rate of the particles.
+
+        Returns the new state and the request that was carried out: `CURVE_IF_CHEAP` becomes `CURVE` or `ROUGH_CURVE`.
+        """
         request, sampler = solver_state.search.request, problem.sampler
         if request is Request.CURVE_IF_CHEAP:
             cheap = sampler.refine_is_cheap(problem.target, solver_state.state)
@@ -259,7 +262,7 @@ class Solver:
         return solver_state, request
 
     def _refine(self, problem: CoverageProblem, solver_state: SolverState) -> SolverState:
-        """Let the sampler refine its state.
+        """Let the sampler improve its particles at the current learning rate (`Sampler.refine`).
 
         If it is interrupted before any learning rate has been evaluated, the unrefined state is evaluated, so that
         there is a result to return.

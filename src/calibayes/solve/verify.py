@@ -184,7 +184,7 @@ def _audit(solver: Solver, solution: Solution, stage: str) -> tuple[Solution, Au
     key = fold_key(problem.key, _AUDIT_STREAM)
 
     def run() -> Audit:
-        point = problem.point(problem.sampler.data(iterate.state), iterate.sampled_eta)
+        point = problem.point(problem.sampler.particles_on_data(iterate.state), iterate.sampled_eta)
         return audit(
             key,
             problem.target,

@@ -220,7 +220,7 @@ class _Compiler:
         return text
 
     def compile_factor(self, node: ast.expr) -> Evaluate:
-        """Compile the outermost node, which may be `C(...)` and must be a call."""
+        """Compile the outermost node of a factor. It must be a call; only here may it be `C(...)`."""
         if not isinstance(node, ast.Call):
             raise self._rejection(node)
         if _dotted_name(node.func) == "C":
@@ -236,7 +236,7 @@ class _Compiler:
 
     def _compile(self, node: ast.expr, depth: int) -> Evaluate:
         if depth > CONFIG.max_depth:
-            raise ValueError(f"{option('--formula')}: an expression has more than {CONFIG.max_depth} levels.")
+            raise ValueError(f"{option('--formula')}: an expression is nested more than {CONFIG.max_depth} deep.")
         match node:
             case ast.Constant():
                 return self._number(node)

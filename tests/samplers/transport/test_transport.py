@@ -177,7 +177,7 @@ def test_draws_on_the_data_are_refitted(key, factor):
     initial = transport.draw_initial(key, target, None, None)
     eta = factor * initial.eta
     state = transport.refine(initial.target, transport.init(key, initial.target, initial, eta), no_progress)
-    assert_conflict_posterior(transport.data(state), eta)
+    assert_conflict_posterior(transport.particles_on_data(state), eta)
     assert transport.info(state, eta).diagnostics == ()
 
 
@@ -195,7 +195,7 @@ def test_degenerate_draws_on_the_data_are_repaired(key, monkeypatch):
     assert first.data_state.transported.ess.max() < 0.5 * M
     state = transport.refine(initial.target, first, no_progress)
     assert state.data_state.repaired.any()
-    assert_conflict_posterior(transport.data(state), eta)
+    assert_conflict_posterior(transport.particles_on_data(state), eta)
     (diagnostic,) = (d for d in transport.info(state, eta).diagnostics if d.code is cb.Code.DATA_REPAIRED)
     assert diagnostic.severity is cb.Severity.INFO
     unrepaired = cb.Transport(n_particles=M, repair=False)
@@ -214,7 +214,7 @@ def test_pool_is_made_anew_where_maps_do_not_reach_the_data(key, monkeypatch):
     state = transport.init(key, initial.target, initial, eta)
     assert state.pool.eta == eta
     assert state.data_state.transported.ess.min() > 0.9 * M
-    assert_conflict_posterior(transport.data(state), eta)
+    assert_conflict_posterior(transport.particles_on_data(state), eta)
 
 
 @pytest.mark.parametrize("factor", [1.2, 9.0, 0.1])

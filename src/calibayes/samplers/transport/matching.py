@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from calibayes._backend.jit import jit
-from calibayes._backend.rng import replicate_keys, split_key, unrolled
+from calibayes._backend.rng import replicate_keys, split_key, with_unrolled_threefry
 from calibayes._core.particles import Particles
 from calibayes._core.precision import PrecisionError
 from calibayes._core.sandwich import influences
@@ -201,5 +201,5 @@ def _temper_to_match(key: PRNGKeyArray, target: Target, n_particles: int) -> tup
 
 @jit
 def _choose_draws(key: PRNGKeyArray, populations: Target, draws: Float[Array, "M K"], n_particles: int) -> Particles:
-    chosen = jax.random.choice(unrolled(key), draws, (N_POPULATIONS, n_particles))
+    chosen = jax.random.choice(with_unrolled_threefry(key), draws, (N_POPULATIONS, n_particles))
     return populations.evaluate(populations.coordinates.unconstrain(jnp.moveaxis(chosen, -1, 0)))

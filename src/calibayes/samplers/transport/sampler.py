@@ -225,12 +225,12 @@ class Transport(Sampler[TransportState]):
     def move(self, target: Target, state: TransportState, eta: float, on_step: OnStep) -> TransportState:
         return self._transport(state.key, target, state.populations, state.pools, eta)
 
-    def data(self, state: TransportState) -> Particles:
+    def particles_on_data(self, state: TransportState) -> Particles:
         return state.data_state.merged
 
     def snapshots(self, target: Target, state: TransportState) -> Iterator[Snapshot]:
-        data = self.data(state)
-        yield Snapshot(data, state.particles)
+        on_data = self.particles_on_data(state)
+        yield Snapshot(on_data, state.particles)
         pool = state.whitened
         n_snapshots = -(-config.CONFIG.size.draws_per_curve // state.transported.n_particles)
         for _ in range(n_snapshots - 1):
@@ -238,7 +238,7 @@ class Transport(Sampler[TransportState]):
             particles = transport(target, pool, state.transported.maps, state.eta).particles
             if state.repaired.any():
                 particles = choose_replicates(state.repaired, state.particles, particles)
-            yield Snapshot(data, particles)
+            yield Snapshot(on_data, particles)
 
     def info(self, state: TransportState, eta: float) -> SamplerInfo:
         # Repaired replicates have equal weights.
