@@ -161,7 +161,7 @@ def test_tables_have_the_chosen_columns_and_digits():
         "| parameter | 90% low | 90% high |",
         "| a | 0 | 1 |",
     ]
-    with pytest.raises(ValueError, match="columns must be some of mean, se, .*; got 'width'"):
+    with pytest.raises(ValueError, match=r"columns must be some of mean, se, .*; got 'width'"):
         intervals.to_latex(["width"])
     with pytest.raises(ValueError, match="digits must be a positive integer; got 0"):
         intervals.to_latex(digits=0)

@@ -122,9 +122,7 @@ def test_flawless_result_does_not_warn(result):
     assert flawless.message == cb.Status.CONVERGED.value
 
 
-@pytest.mark.parametrize(
-    ("relative", "severity"), [(0.09, None), (0.2, cb.Severity.INFO), (0.5, cb.Severity.WARNING)]
-)
+@pytest.mark.parametrize(("relative", "severity"), [(0.09, None), (0.2, cb.Severity.INFO), (0.5, cb.Severity.WARNING)])
 def test_uncertain_learning_rate_is_a_diagnostic(result, relative, severity):
     changed, caught = result_with(result, eta_se_of_method=relative * result.eta, diagnostics=())
     assert [(one.code, one.severity) for one in changed.diagnostics] == (

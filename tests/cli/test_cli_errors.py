@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import calibayes as cb
 import example_results
-from calibayes.cli import app, output
+from calibayes.cli import app
 from calibayes.cli.options import complete_column
 from calibayes.io import to_datatree
 from calibayes.report.description import model_title

@@ -451,3 +451,38 @@ def test_comparison_is_printed_and_added_to_the_report(fitted, path, folder, mon
     assert [row["method"] for row in content["comparison"]] == ["gpc", "matching"]
     assert content["comparison"][1]["eta"] is None
     assert "comparison" not in json.loads(invoke("fit", path, *LINE, "--json").stdout)
+
+
+@pytest.mark.usefixtures("result")
+@pytest.mark.parametrize(
+    ("suffix", "first"),
+    [
+        (".tex", r"\begin{tabular}{lrrrrr}"),
+        (".md", "| parameter | mean | se |"),
+        (".csv", "parameter,mean,se,low,high,"),
+    ],
+)
+def test_table_of_coefficients_is_written(fitted, path, folder, suffix, first):
+    table = folder / f"table{suffix}"
+    outcome = invoke("fit", path, *LINE, "--table", table)
+    assert outcome.stdout.endswith(f"wrote {table}\n")
+    assert table.read_text().startswith(first)
+    assert "C(c)[T.v]" in table.read_text().replace("\\", "")
+    assert "must end in .tex or .md or .csv" in error_of("fit", path, *LINE, "--table", folder / "table.doc")
+
+
+def test_strict_fails_if_there_are_warnings(fitted, monkeypatch, path):
+    for severity, code in ((Severity.INFO, 0), (Severity.WARNING, 1)):
+        finding = example_results.make_diagnostic(Code.FEW_OBSERVATIONS, severity)
+        changed = dataclasses.replace(fitted[0], diagnostics=[finding])
+        monkeypatch.setattr(Design, "calibrate", lambda *args, changed=changed, **options: changed)
+        assert invoke("fit", path, *LINE).exit_code == 0
+        assert invoke("fit", path, *LINE, "--strict").exit_code == code
+
+
+def test_blocks_are_passed_to_the_bootstrap(calls, path):
+    error_of("fit", path, "--target", "y", "--columns", "a", "--block", "6", "--bootstrap", "50")
+    [(_, _, options)] = calls
+    assert options["bootstrap"] == cb.bootstrap.Block(50, 6)
+    message = error_of("fit", path, "--target", "y", "--columns", "a", "--block", "6", "--cluster", "site")
+    assert "--block cannot be combined with clusters or strata" in message

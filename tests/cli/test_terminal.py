@@ -123,7 +123,13 @@ def test_output_is_printable(table, tmp_path, monkeypatch):
     files = ["--report", tmp_path / f"p{HOSTILE}.html", "--save", tmp_path / f"r{HOSTILE}.nc"]
     outcome = invoke(*line, *files)
     assert outcome.exit_code == 1, outcome.output
-    for text in (f"of y{ESCAPED} on 3 columns", f"rows of t{ESCAPED}.csv", f"a{ESCAPED} ", f"[T.v{ESCAPED}]", f"r{ESCAPED}.nc"):
+    for text in (
+        f"of y{ESCAPED} on 3 columns",
+        f"rows of t{ESCAPED}.csv",
+        f"a{ESCAPED} ",
+        f"[T.v{ESCAPED}]",
+        f"r{ESCAPED}.nc",
+    ):
         assert text in outcome.stdout
     assert f"Note: {ESCAPED} takes long" in outcome.stderr
     page = (tmp_path / f"p{HOSTILE}.html").read_text("utf-8")

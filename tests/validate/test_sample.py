@@ -17,10 +17,18 @@ NAMES = ["theta[0]", "theta[1]", "theta[2]", "theta[3]"]
 @pytest.mark.parametrize(
     ("column", "count", "message"),
     [
-        (np.full(N, 3.0), 1, "X: column 2: constant, like the intercept. Only the prior separates the coefficients; drop it."),
+        (
+            np.full(N, 3.0),
+            1,
+            "X: column 2: constant, like the intercept. Only the prior separates the coefficients; drop it.",
+        ),
         (np.zeros(N), 1, "X: column 2: all values are zero, so the data say nothing about the coefficient; drop it."),
         (np.full((N, 2), 3.0), 2, "X: column 2, column 3: constant, like the intercept. Only the prior separates"),
-        (np.zeros((N, 2)), 2, "X: column 2, column 3: all values are zero, so the data say nothing about the coefficients"),
+        (
+            np.zeros((N, 2)),
+            2,
+            "X: column 2, column 3: all values are zero, so the data say nothing about the coefficients",
+        ),
         (2 * X[:, 1] - 1, 1, "X: its columns are collinear. Only the prior can tell their coefficients apart"),
     ],
 )

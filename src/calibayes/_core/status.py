@@ -109,7 +109,7 @@ class Code(StrEnum):
     FEW_OBSERVATIONS = "few-observations"
     """There are few observations, or few clusters or blocks of them, per parameter for a bootstrap."""
     REDUNDANT_COLUMNS = "redundant-columns"
-    """Columns of X are constant or linear combinations of others, so that only the prior separates their coefficients."""
+    """Columns of X are constant or collinear, so that only the prior separates their coefficients."""
     NOT_AUDITED = "not-audited"
     """The audit by an independent sampler could not run."""
     AUDIT_FAILED = "audit-failed"

@@ -76,9 +76,7 @@ def redundant_columns(x: Float[np.ndarray, "N K"], names: Sequence[str]) -> list
             coefficient = "coefficients" if plural else "coefficient"
             message = f"X: {columns}: all values are zero, so the data say nothing about the {coefficient}; {drop}."
         else:
-            message = (
-                f"X: {columns}: constant, like the intercept. Only the prior separates the coefficients; {drop}."
-            )
+            message = f"X: {columns}: constant, like the intercept. Only the prior separates the coefficients; {drop}."
     elif not _has_full_rank(x):
         redundant = [0]
         message = "X: its columns are collinear. Only the prior can tell their coefficients apart; drop a column."

@@ -26,7 +26,6 @@ from calibayes.tables.columns import Roles, select_columns
 from calibayes.tables.files import read_table
 from calibayes.tables.linear import LinearModel
 
-
 EXAMPLES = """Examples:
 
 calibayes fit wages.csv --target wage --tau 0.9 --report wages.html

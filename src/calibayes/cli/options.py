@@ -138,13 +138,14 @@ AllowPythonOption = Annotated[
     bool,
     typer.Option(
         "--allow-python",
+        metavar="",
         help="Run expressions of the formula as Python instead of allowing a list of functions. A formula can then do "
         "anything on this computer: use it only with formulas that you trust.",
         rich_help_panel=_DATA_PANEL,
     ),
 ]
 NoInterceptOption = Annotated[
-    bool, typer.Option("--no-intercept", help="Fit without an intercept.", rich_help_panel=_DATA_PANEL)
+    bool, typer.Option("--no-intercept", metavar="", help="Fit without an intercept.", rich_help_panel=_DATA_PANEL)
 ]
 PositiveOption = Annotated[
     str | None,
@@ -162,7 +163,7 @@ NaOption = Annotated[
     ),
 ]
 DropMissingOption = Annotated[
-    bool, typer.Option("--drop-missing", help="Drop rows with missing values.", rich_help_panel=_DATA_PANEL)
+    bool, typer.Option("--drop-missing", metavar="", help="Drop rows with missing values.", rich_help_panel=_DATA_PANEL)
 ]
 LossOption = Annotated[
     Loss,
@@ -227,6 +228,7 @@ CompareOption = Annotated[
     bool,
     typer.Option(
         "--compare",
+        metavar="",
         help="Compare the methods for the learning rate, on the same replicates.",
         rich_help_panel=_OUTPUT_PANEL,
     ),
@@ -274,7 +276,8 @@ SeedOption = Annotated[
     int, typer.Option(metavar="N", help="Seed of the random numbers.", rich_help_panel=_CALIBRATION_PANEL)
 ]
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=_OUTPUT_PANEL)
+    bool,
+    typer.Option("--json", metavar="", help="Print one JSON object instead of text.", rich_help_panel=_OUTPUT_PANEL),
 ]
 ReportOption = Annotated[
     Path | None,
@@ -292,7 +295,7 @@ TableOption = Annotated[
 StrictOption = Annotated[
     bool,
     typer.Option(
-        "--strict", help="Exit with status 1 also if there are warnings.", rich_help_panel=_OUTPUT_PANEL
+        "--strict", metavar="", help="Exit with status 1 also if there are warnings.", rich_help_panel=_OUTPUT_PANEL
     ),
 ]
 SaveOption = Annotated[
@@ -305,6 +308,7 @@ AloneOption = Annotated[
     bool,
     typer.Option(
         "--alone",
+        metavar="",
         help="Run without the other processes started by srun or mpirun.",
         rich_help_panel=_OUTPUT_PANEL,
     ),

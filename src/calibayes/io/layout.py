@@ -87,7 +87,7 @@ def _array_from(names: Sequence[str], first: int) -> tuple[str, tuple[int, ...]]
     return names[first], ()
 
 
-def split_chains(values: Float[np.ndarray, "M *shape"]) -> Float[np.ndarray, "C D *shape"]:
+def split_chains(values: Float[np.ndarray, "M ..."]) -> Float[np.ndarray, "C D ..."]:
     """Return draws as chains."""
     n_chains = N_CHAINS if len(values) % N_CHAINS == 0 else 1
     return values.reshape(n_chains, -1, *values.shape[1:])

@@ -236,7 +236,13 @@ def _comparison_section(comparison: Comparison) -> str:
 
 def _trace_table(result: Result) -> str:
     rows = [
-        [str(record.iteration), f"{record.eta:.4g}", f"{record.coverage:.3f}", f"{record.ess:,.0f}", f"{record.seconds:.1f}"]
+        [
+            str(record.iteration),
+            f"{record.eta:.4g}",
+            f"{record.coverage:.3f}",
+            f"{record.ess:,.0f}",
+            f"{record.seconds:.1f}",
+        ]
         for record in result.trace[-CONFIG.max_trace :]
     ]
     return _html_table([["iteration", "η", "coverage", "effective sample size", "seconds"], *rows])

@@ -16,6 +16,7 @@ from calibayes.report.source import python_source
 from calibayes.report.verdict import audit_passed, n_observations
 from calibayes.result import Result
 
+
 @dataclass(frozen=True)
 class DescriptionConfig:
     """Length of the sentences; display choices."""
