@@ -4,7 +4,7 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -151,7 +151,11 @@ def _write_table(intervals: cb.Intervals, path: Path) -> None:
         path.write_text(_TABLES[path.suffix](intervals).rstrip("\n") + "\n", encoding="utf-8")
 
 
-_TABLES = {".tex": cb.Intervals.to_latex, ".md": cb.Intervals.to_markdown, ".csv": cb.Intervals.to_csv}
+_TABLES: dict[str, Callable[[cb.Intervals], str]] = {
+    ".tex": cb.Intervals.to_latex,
+    ".md": cb.Intervals.to_markdown,
+    ".csv": cb.Intervals.to_csv,
+}
 """Functions that write the table of coefficients, by the suffix of the file."""
 
 

@@ -73,7 +73,7 @@ def forest(
     ax.set_xlabel(_label(result, indices))
     if has_space:
         numbers = zip(result.means[indices], *own.T, own[:, 1] - own[:, 0], strict=True)
-        for position, (*estimates, width) in zip(positions, numbers, strict=True):
+        for position, (*estimates, width) in zip(positions.tolist(), numbers, strict=True):
             mean, low, high = (format_number(value, width) for value in estimates)
             text = f"{mean} ({low} to {high})"
             ax.annotate(text, (1, position), (6, 0), ("axes fraction", "data"), "offset points", va="center")

@@ -201,8 +201,8 @@ def diagnose(info: SamplerInfo, n_undefined: int, level: float) -> tuple[Diagnos
     if info.repaired is not None and (count := int(info.repaired.sum())):
         posteriors = "its posterior was" if count == 1 else "their posteriors were"
         message = (
-            f"{count:,} of {n_replicates:,} replicates had degenerate importance weights; {posteriors} sampled again by "
-            "SMC (the bootstrap counts are unchanged)."
+            f"{count:,} of {n_replicates:,} replicates had degenerate importance weights; {posteriors} sampled again "
+            "by SMC (the bootstrap counts are unchanged)."
         )
         add(Code.REPAIRED, Severity.INFO, count, message)
     if count := int((info.ess < CONFIG.collapsed_ess).sum()):
