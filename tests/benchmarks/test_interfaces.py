@@ -1,14 +1,17 @@
 """The comparison of the three interfaces finds equal intervals, and notices unequal ones."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import calibayes as cb
 from benchmarks import interfaces
 from calibayes import estimators
+from calibayes.cli import app
 
 
 def table():
@@ -32,8 +35,17 @@ CASE = interfaces.Case(
 )
 
 
+def run_in_this_process(line, **_):
+    """Run the command line without a new process, which would compile everything again."""
+    ended = CliRunner().invoke(app, line[3:])
+    return SimpleNamespace(returncode=ended.exit_code, stdout=ended.stdout, stderr=ended.stderr)
+
+
+@pytest.mark.parametrize("in_process", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore::calibayes.CalibrationWarning")
-def test_all_interfaces_give_the_same_intervals(tmp_path):
+def test_all_interfaces_give_the_same_intervals(tmp_path, monkeypatch, in_process):
+    if in_process:
+        monkeypatch.setattr(interfaces.subprocess, "run", run_in_this_process)
     intervals, difference, reports_agree, result = interfaces.compare(CASE, tmp_path, bootstrap=100)
     assert difference < interfaces.TOLERANCE
     assert reports_agree

@@ -41,9 +41,9 @@ else:
 class StorageConfig:
     """Choices for saving a result."""
 
-    max_parameters_for_intervals: int = 10
+    max_parameters_for_intervals: int = 30
     """Number of parameters up to which `save` and the HTML report compute `result.intervals()` without being asked.
-    One parameter takes about a second, so that saving takes seconds at most; an order-of-magnitude choice."""
+    That takes about as long as a second calibration; an order-of-magnitude choice."""
 
 
 CONFIG = StorageConfig()

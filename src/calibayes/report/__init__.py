@@ -67,7 +67,7 @@ def write(
     intervals : Intervals or bool, optional
         The individually calibrated intervals of the parameters, as returned by `result.intervals()`; or whether to
         compute them. Default: include them if they have been computed already, or if the result has particles and at
-        most ten parameters (`calibayes.io.StorageConfig.max_parameters_for_intervals`).
+        most 30 parameters (`calibayes.io.StorageConfig.max_parameters_for_intervals`).
     comparison : Comparison, optional
         Table of methods, as returned by `compare`, to add to the page.
 
