@@ -51,17 +51,17 @@ def blocks(names: Sequence[str]) -> dict[str, Block]:
     >>> blocks(["mu", "beta[0]", "beta[1]"])
     {'mu': Block(first=0, shape=(), by_name=False), 'beta': Block(first=1, shape=(2,), by_name=False)}
     """
-    found: dict[str, Block] = {}
+    variables: dict[str, Block] = {}
     k = 0
     while k < len(names):
         stem, shape = _array_from(names, k)
         stem = stem.replace("/", "_")
-        while stem in found or stem in _RESERVED:
+        while stem in variables or stem in _RESERVED:
             stem += "_"
-        found[stem] = Block(k, shape)
-        k += found[stem].size
-    n_variables = sum(1 + len(block.shape) for block in found.values())
-    return found if n_variables <= MAX_VARIABLES else {"theta": Block(0, (len(names),), by_name=True)}
+        variables[stem] = Block(k, shape)
+        k += variables[stem].size
+    n_variables = sum(1 + len(block.shape) for block in variables.values())
+    return variables if n_variables <= MAX_VARIABLES else {"theta": Block(0, (len(names),), by_name=True)}
 
 
 def dimensions(name: str, block: Block) -> list[str]:
