@@ -5,8 +5,8 @@
 The tables are those of statsmodels (Engel, Spector, state crime, affairs) and scikit-learn (Linnerud, diabetes). The
 table of affairs has categories, missing values and weights. statsmodels is not a dependency of the project: install it
 with pip, or its tables are left out. Where statsmodels has robust standard errors for the same model, the ratio of the
-standard errors is printed. It is near 1 for least squares with many rows; it need not be for 32 rows (Spector), or where
-robust standard errors rest on an estimated density (Engel).
+standard errors is printed. It is near 1 for least squares with many rows; it need not be for 32 rows (Spector), or
+where robust standard errors rest on an estimated density (Engel).
 
 The exit status is 1 if intervals differ by more than 1e-6 of their width, or a report lacks one of them.
 """

@@ -68,7 +68,7 @@ def model_title(loss: losses.LinearLoss) -> str:
 def default_title(result: Result) -> str:
     """Return the title of the report: the kind of model and its target."""
     title, target = result.settings.get("title"), result.settings.get("target")
-    return f"{title} of {target}" if title and target else "Calibration report"
+    return f"{title.partition(' (')[0]} of {target}" if title and target else "Calibration report"
 
 
 def headline(result: Result) -> str:

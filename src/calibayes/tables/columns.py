@@ -319,7 +319,11 @@ def require_columns(frame: DataFrame, names: Iterable[str]) -> None:
             continue
         columns = {column.lower(): column for column in frame.columns}
         close = [columns[match] for match in get_close_matches(name.lower(), columns, n=3)]
+        # The first word of a name that was not quoted.
+        close = close or [column for column in frame.columns if re.match(rf"{re.escape(name)}\b", column)]
         hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"The columns are {_list(frame.columns)}."
+        if any(_quote(column) != column for column in close):
+            hint += " Names with spaces or brackets need backticks in a formula."
         raise ValueError(f"there is no column {name!r}. {hint}")
 
 

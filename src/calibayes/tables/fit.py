@@ -1,12 +1,14 @@
 """`fit`: a linear model of a data frame, given by a formula."""
 
 import inspect
+from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from calibayes import losses
 from calibayes._backend.arguments import display
+from calibayes.calibrate import calibrate
 from calibayes.losses import LinearLoss
 from calibayes.result import Result
 from calibayes.tables.columns import Roles, select_columns
@@ -93,6 +95,7 @@ def fit(
     >>> cb.fit("y ~ x", frame, bootstrap=100, sampler="transport", progress=False).names
     ['intercept', 'x']
     """
+    _require_known(options)
     if missing not in ("drop", "raise"):
         raise ValueError(f'missing must be "drop" or "raise"; got {display(missing)}.')
     if isinstance(loss, LinearLoss) and (tau is not None or delta is not None):
@@ -112,6 +115,17 @@ def fit(
     call = _source(formula, file, given | {"allow_python": allow_python} | options)
     name = None if file is None else file.name
     return model.calibrate(bootstrap=bootstrap, block=block, call=call, file=name, **options)
+
+
+def _require_known(options: dict[str, Any]) -> None:
+    """Raise an error for arguments that neither `fit` nor `calibrate` has, and those that `fit` sets itself."""
+    own, further = (set(inspect.signature(fn).parameters) for fn in (fit, calibrate))
+    known = (own - {"options"}) | (further - {"model", "data", "names"})
+    for name in options:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            raise TypeError(f"fit has no argument {name!r}.{hint}")
 
 
 def _source(formula: str, file: Path | None, arguments: dict[str, Any]) -> str:
