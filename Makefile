@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := demo
 .PHONY: help demo test test-slow test-gpu lint format docs picture clean lock audit coverage \
-	bench bench-cold bench-page bench-compare sensitivity seeds kills inputs soak reproduce robust-page validate mutants trust-page \
+	bench bench-cold bench-page bench-compare sensitivity seeds kills interfaces inputs soak reproduce robust-page validate mutants trust-page \
 	studies results pages
 
 ## Development
@@ -75,6 +75,9 @@ mutants: .venv/installed  ## Check that the tests notice deliberate errors; hour
 
 seeds: .venv/installed  ## Compare eta_se with the spread of eta over seeds.
 	$(BIN)/python -m benchmarks.eta_se
+
+interfaces: .venv/installed  ## Fit six tables by Python, estimator and command line, and compare the intervals; minutes.
+	$(BIN)/python -m benchmarks.interfaces
 
 inputs: .venv/installed  ## Try invalid and unusual input in bulk.
 	$(BIN)/python -m benchmarks.inputs

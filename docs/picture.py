@@ -4,20 +4,21 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import calibayes as cb
+from calibayes.cli.demo import calibrate_example, uncalibrated_coverage, uncalibrated_intervals
 
 BEFORE, AFTER, INK = "#b0563a", "#20639b", "#333333"
 
 
 def main(path: str = "docs/picture.png") -> None:
-    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-    data = cb.datasets.median_regression(100, seed=0)
-    # The first entry of the trace is then the uncalibrated posterior.
-    result = cb.calibrate(model, data, eta_init=1.0, seed=0, names=["intercept", "slope"])
+    result = calibrate_example()
     plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.2, 3.1), width_ratios=[1.25, 1], layout="constrained")
     draw_coverage(left, result)
     draw_intervals(right, result)
-    figure.savefig(path, dpi=160)
+    # The numbers of the picture, which a test compares with those of the text.
+    low, high = result.intervals().bounds[1]
+    numbers = f"eta {result.eta:.4g} (standard error {result.eta_se:.2g}), slope from {low:.3f} to {high:.3f}"
+    figure.savefig(path, dpi=160, metadata={"Description": numbers})
 
 
 def draw_coverage(axes: plt.Axes, result: cb.Result) -> None:
@@ -34,19 +35,17 @@ def draw_coverage(axes: plt.Axes, result: cb.Result) -> None:
         textcoords="offset points",
         color=AFTER,
     )
-    first = result.trace[0]
-    axes.plot(first.eta, first.coverage, "o", color=BEFORE, ms=7)
-    axes.annotate(
-        "$\\eta$ = 1", (first.eta, first.coverage), (0, -34), textcoords="offset points", color=BEFORE, ha="center"
-    )
-    axes.set(xlabel="learning rate", ylabel="coverage of 95% sets", ylim=(0.85, 1.005), xlim=(0.9, 2.3))
+    before = float(uncalibrated_coverage(result))
+    axes.plot(1.0, before, "o", color=BEFORE, ms=7)
+    axes.annotate("$\\eta$ = 1", (1.0, before), (0, -34), textcoords="offset points", color=BEFORE, ha="center")
+    axes.set(xlabel="learning rate", ylabel="coverage of 95% sets", ylim=(0.85, 1.005), xlim=(0.85, 2.15))
 
 
 def draw_intervals(axes: plt.Axes, result: cb.Result) -> None:
     names = result.names
     for intervals, color, shift, label in (
-        (result.trace[0].intervals, BEFORE, 0.12, "uncalibrated, $\\eta$ = 1"),
-        (result.marginal_intervals(), AFTER, -0.12, "calibrated"),
+        (uncalibrated_intervals(result), BEFORE, 0.12, "uncalibrated, $\\eta$ = 1"),
+        (result.intervals().bounds, AFTER, -0.12, "calibrated"),
     ):
         centred = intervals - np.array(cb.datasets.TRUE_THETA)[:, None]
         for k, (low, high) in enumerate(centred):

@@ -73,7 +73,7 @@ def test_public_names_of_modules_are_on_the_api_page(documented, module):
 def test_python_code_is_run_or_included(page):
     """Code that is never run becomes outdated."""
     kinds = {kind for kind, _, _ in FENCE.findall(TEXT[page])}
-    assert kinds <= {"{code-cell}", "{toctree}", "{literalinclude}", "{eval-rst}", "text", "console"}
+    assert kinds <= {"{code-cell}", "{toctree}", "{literalinclude}", "{eval-rst}", "{glossary}", "text", "console"}
     cells = fences(page, "{code-cell}")
     assert {language for language, _ in cells} <= {"python3"}
     assert bool(cells) == TEXT[page].startswith("---\nfile_format: mystnb\nkernelspec:\n  name: python3\n---\n")

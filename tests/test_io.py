@@ -5,13 +5,16 @@ import inspect
 import platform
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import calibayes as cb
 import example_results
+from calibayes import requery
+from calibayes._core.particles import Particles, uniform_log_weights
 from calibayes._core.status import Code, Severity, Status
-from calibayes.io import from_datatree
+from calibayes.io import from_datatree, layout
 from calibayes.report.settings import parse_settings
 from calibayes.report.source import calibration_script
 
@@ -34,8 +37,10 @@ def tree(result):
 
 
 def test_groups_and_attributes(result, tree):
-    np.testing.assert_array_equal(tree["posterior"]["theta"].values[0], result.draws)
-    np.testing.assert_array_equal(tree["sample_stats"]["risk"].values[0], result.risk)
+    for k, name in enumerate(result.names):
+        assert tree["posterior"][name].shape == (4, len(result.draws) // 4)
+        np.testing.assert_array_equal(tree["posterior"][name].values.ravel(), result.draws[:, k])
+    np.testing.assert_array_equal(tree["sample_stats"]["risk"].values.ravel(), result.risk)
     assert np.exp(tree["sample_stats"]["log_weight"]).sum() == pytest.approx(1)
     np.testing.assert_array_equal(tree["curve"]["critical_level"], result.curve.critical_levels)
     np.testing.assert_array_equal(tree["curve"]["learning_rate"], result.curve.etas)
@@ -91,7 +96,7 @@ def test_intervals_are_stored(result, tmp_path):
     assert loaded.intervals().messages == intervals.messages
     reloaded = cb.load(loaded.save(tmp_path / "reloaded.nc"))
     np.testing.assert_array_equal(reloaded.intervals().eta_se, intervals.eta_se)
-    assert "η of the interval" in loaded.report(tmp_path / "page.html").read_text()
+    assert "calibrated at its own learning rate" in loaded.report(tmp_path / "page.html").read_text()
     for options in ({"level": 0.9}, {"of": [[1.0, 1.0]]}):
         with pytest.raises(
             RuntimeError, match=r"(?i)only the parameters' at level 0\.95 were kept.* `calibrate` again"
@@ -184,3 +189,49 @@ def test_region_that_is_only_a_name_cannot_be_used(result):
     loaded = from_datatree(dataclasses.replace(result, region=RATIO).to_datatree()).region
     with pytest.raises(ValueError, match=r"Functional.*pass the region itself"):
         result.at(region=loaded)
+
+
+def test_arrays_of_parameters_are_one_variable():
+    """Names that are no complete array, or that clash with others, are variables of their own."""
+    names = ["mu", "beta[0]", "beta[1]", "w[0,0]", "w[0,1]", "gap[0]", "gap[2]", "C(g)[T.b]", "a/b", "a_b", "draw"]
+    draws = np.arange(44.0).reshape(4, 11)
+    variables = layout.to_variables(names, draws)
+    assert {name: array.shape[2:] for name, array in variables.items()} == {
+        "mu": (),
+        "beta": (2,),
+        "w": (1, 2),
+        "gap[0]": (),
+        "gap[2]": (),
+        "C(g)[T.b]": (),
+        "a_b": (),
+        "a_b_": (),
+        "draw_": (),
+    }
+    np.testing.assert_array_equal(variables["beta"][:, 0], draws[:, 1:3])
+    np.testing.assert_array_equal(layout.from_variables(names, variables), draws)
+    assert layout.to_variables(["x"], draws[:3, :1])["x"].shape == (1, 3)
+
+
+def test_many_parameters_are_one_variable_with_their_names_as_coordinates():
+    names = [f"column {k}" for k in range(60)]
+    draws = np.random.default_rng(0).normal(size=(100, 60))
+    record = dataclasses.replace(example_results.make_result().trace[0], intervals=np.zeros((60, 2)))
+    result = example_results.make_stored_result(
+        names=names, draws=draws, estimate=draws.mean(0), saved_intervals=None, trace=[record]
+    )
+    tree = result.to_datatree()
+    assert tree["posterior"]["theta"].dims == ("chain", "draw", "parameter")
+    np.testing.assert_array_equal(tree["posterior"]["theta"].sel(parameter="column 7").values.ravel(), draws[:, 7])
+
+
+def test_chains_come_from_different_particles():
+    """R-hat is near 1 for draws of one posterior, and large if half of the particles are elsewhere."""
+    theta = np.random.default_rng(0).normal(size=(1, 1, 20_000))
+    for shift, low, high in ((0.0, 0.99, 1.01), (1.0, 1.05, 2.0)):
+        moved = theta + shift * (np.arange(20_000) < 10_000)
+        particles = Particles(
+            jnp.asarray(moved), jnp.zeros((1, 20_000)), jnp.zeros((1, 20_000)), uniform_log_weights((1, 20_000))
+        )
+        draws, _ = requery._draw(jax.random.key(0), particles)
+        assert len(draws) == 4_000
+        assert low < cb.diagnostics.r_hat(layout.split_chains(draws[:, 0])[None])[0] < high

@@ -112,7 +112,7 @@ def test_file_without_checksum_is_rejected_and_can_be_converted(path, tmp_path):
 def test_other_programs_read_a_file_with_its_checksum(path, engine):
     with xarray.open_datatree(path, engine=engine) as tree:
         assert tree["posterior"].attrs["eta"] == 0.8
-        assert tree["posterior"]["theta"].shape == (1, 100, 2)
+        assert tree["posterior"]["a"].shape == (4, 25)
 
 
 def test_interrupted_save_leaves_the_old_file(copy, monkeypatch):
@@ -198,8 +198,8 @@ EDITS = {
     "region out of range": (set_attribute("region_arguments", '{"index": 7}'), "out of range"),
     "region of another size": (set_attribute("region_arguments", '{"vector": [1.0]}'), "finite numbers"),
     "no version": (lambda file: file["posterior"].attrs.__delitem__("jax_version"), "jax_version"),
-    "draw is NaN": (set_value("posterior/theta", np.nan, 5), "theta of posterior must be"),
-    "draw is infinite": (set_value("posterior/theta", np.inf), "theta of posterior must be"),
+    "draw is NaN": (set_value("posterior/a", np.nan, 5), "a of posterior must be"),
+    "draw is infinite": (set_value("posterior/a", np.inf), "a of posterior must be"),
     "risk is NaN": (set_value("sample_stats/risk", np.nan, 3), "risk of sample_stats must be"),
     "estimate is NaN": (set_value("estimate/theta", np.nan), "theta of estimate must be"),
     "critical level above one": (set_value("curve/critical_level", 1.1, 7), "critical_level of curve must be"),
@@ -215,10 +215,10 @@ EDITS = {
     "crossed bounds": (set_value("intervals/bounds", 5.0), "bounds of intervals has a lower bound above"),
     "negative eta of an interval": (set_value("intervals/eta", -1.0), "eta of intervals must be"),
     "status of one interval": (set_attribute("status", '["CONVERGED"]', "intervals"), "1 statuses"),
-    "no draws": (lambda file: file.__delitem__("posterior/theta"), "theta of posterior is missing"),
+    "no draws": (lambda file: file.__delitem__("posterior/a"), "a of posterior is missing"),
     "no trace": (lambda file: file.__delitem__("trace"), "iteration of trace is missing"),
-    "other number of draws": (replace_variable("sample_stats/risk", np.zeros((1, 99))), "cannot be loaded"),
-    "draws are text": (replace_variable("posterior/theta", ["a", "b"]), "cannot be loaded"),
+    "other number of draws": (replace_variable("sample_stats/risk", np.zeros((4, 24))), "cannot be loaded"),
+    "draws are text": (replace_variable("posterior/a", ["a", "b"]), "cannot be loaded"),
 }
 
 
@@ -262,8 +262,8 @@ def add(name, **options):
 
 def point_to_one_text(file):
     """Replace the names of the parameters by references to one text: few bytes that become many."""
-    del file["posterior/parameter"]
-    names = file.create_dataset("posterior/parameter", (2000,), h5py.string_dtype())
+    del file["estimate/parameter"]
+    names = file.create_dataset("estimate/parameter", (2000,), h5py.string_dtype())
     names[0] = "x" * 60_000
     offset, length = names.id.get_offset(), names.id.get_storage_size() // 2000
     file.flush()
@@ -292,7 +292,7 @@ BOMBS = {
         lambda file: file.__setitem__("curve/link", h5py.ExternalLink("other.nc", "/x")),
         "has a link to another place",
     ),
-    "soft link": (lambda file: file.__setitem__("curve/link", h5py.SoftLink("/posterior/theta")), "has a link to"),
+    "soft link": (lambda file: file.__setitem__("curve/link", h5py.SoftLink("/posterior/a")), "has a link to"),
     "stored in another file": (
         lambda file: file.create_dataset("curve/x", (8,), "i1", external=[("/etc/hostname", 0, 8)]),
         "is stored elsewhere",
@@ -321,8 +321,8 @@ def test_compressed_file_does_not_exhaust_memory(copy):
     """A small file that declares 3.2 GB is rejected in a process that stays below 1.5 GB."""
 
     def replace_draws(file):
-        del file["posterior/theta"]
-        file.create_dataset("posterior/theta", (1, 10**6, 400), "f8", compression="gzip", chunks=(1, 10**5, 400))
+        del file["posterior/a"]
+        file.create_dataset("posterior/a", (4, 10**8), "f8", compression="gzip", chunks=(1, 10**6))
 
     edit(copy, replace_draws)
     program = f"import calibayes as cb\ntry: cb.load({str(copy)!r})\nexcept ValueError as error: print(error)\n"

@@ -73,10 +73,10 @@ def test_repr_and_summary(result):
     low, high = intervals.bounds[1]
     line = next(line for line in text.splitlines() if line.startswith("age"))
     printed = [result.means[1], (high - low) / (2 * NormalDist().inv_cdf(0.975)), low, high, intervals.eta[1]]
-    assert line.split() == ["age", *(f"{value:.4g}" for value in printed)]
+    np.testing.assert_allclose(list(map(float, line.split()[1:])), printed, atol=0.005 * (high - low), rtol=0.005)
     assert line in repr(result)
     page = result._repr_html_()
-    assert f"<td>age</td><td>{result.means[1]:.4g}</td>" in page
+    assert f"<td>age</td><td>{line.split()[1]}</td>" in page
 
 
 def test_intervals_of_the_summary_are_computed_once(result):
@@ -90,7 +90,7 @@ def test_summary_without_calibrated_intervals_shows_joint_ones(result):
     bare = replace(result, calibration=None, saved_intervals=None)
     low, _ = bare.marginal_intervals()[1]
     text = bare.summary()
-    assert f"{low:.4g}" in text
+    assert f"{low:.3f}" in text
     assert "All intervals are at the one learning rate above" in text
     assert "\nage" not in repr(bare)
 
@@ -111,8 +111,8 @@ def test_parameters_and_intervals_are_labelled_by_names(result):
 
 def test_datatree(result):
     tree = result.to_datatree()
-    assert tree["posterior"]["theta"].shape == (1, *result.draws.shape)
-    assert list(tree["posterior"]["parameter"].values) == ["one", "age"]
+    assert tree["posterior"]["age"].shape == (4, len(result.draws) // 4)
+    assert list(tree["estimate"]["parameter"].values) == ["one", "age"]
     assert tree["posterior"].attrs["eta"] == result.eta
 
 
@@ -149,10 +149,31 @@ def test_summary_states_findings_about_single_intervals():
 def test_tables_escape_names():
     """Of columns, which may have characters with a meaning in LaTeX, Markdown or HTML."""
     intervals = replace(make_intervals(cb.Status.CONVERGED), names=["a_b & 50%", "x|<b>"], means=np.array([0.5, 3.0]))
-    assert intervals.to_latex().splitlines()[4] == r"a\_b \& 50\% & 0.5 & 0 & 1 & 0.5 \\"
-    assert intervals.to_markdown().splitlines()[3] == r"| x\|<b> | 3 | 2 | 4 | 0.6 |"
-    assert "<td>x|&lt;b&gt;</td><td>3</td>" in intervals._repr_html_()
-    assert list(intervals.to_frame().columns) == ["mean", "low", "high", "eta", "eta_se", "converged"]
+    assert intervals.to_latex().splitlines()[4] == r"a\_b \& 50\% & 0.50 & 0.30 & 0.00 & 1.00 & 0.500 \\"
+    assert intervals.to_markdown().splitlines()[3] == r"| x\|<b> | 3.00 | 0.61 | 2.00 | 4.00 | 0.600 |"
+    assert "<td>x|&lt;b&gt;</td><td>3.00</td>" in intervals._repr_html_()
+    assert list(intervals.to_frame().columns) == ["mean", "se", "low", "high", "eta", "eta_se", "converged"]
+
+
+def test_tables_have_the_chosen_columns_and_digits():
+    intervals = replace(make_intervals(cb.Status.CONVERGED), means=np.array([0.5, 3.0]))
+    assert intervals.to_markdown(["low", "high"], digits=1).splitlines()[0::2] == [
+        "| parameter | 90% low | 90% high |",
+        "| a | 0 | 1 |",
+    ]
+    with pytest.raises(ValueError, match=r"columns must be some of mean, se, .*; got 'width'"):
+        intervals.to_latex(["width"])
+    with pytest.raises(ValueError, match="digits must be a positive integer; got 0"):
+        intervals.to_latex(digits=0)
+
+
+def test_values_separated_by_commas_have_all_digits(tmp_path):
+    intervals = replace(make_intervals(cb.Status.CONVERGED), names=['a, "b"', "c"], means=np.array([1 / 3, 3.0]))
+    text = intervals.to_csv(tmp_path / "table.csv")
+    assert (tmp_path / "table.csv").read_text() == text
+    frame = pd.read_csv(tmp_path / "table.csv", index_col="parameter")
+    assert list(frame.index) == ['a, "b"', "c"]
+    pd.testing.assert_frame_equal(frame, intervals.to_frame().rename_axis("parameter"), check_exact=True)
 
 
 def make_intervals(status, findings=()):
@@ -169,9 +190,11 @@ def make_intervals(status, findings=()):
 
 def test_intervals_convert_to_a_frame():
     frame = make_intervals(cb.Status.UNRELIABLE).to_frame()
-    assert list(frame.columns) == ["low", "high", "eta", "eta_se", "converged"]
+    assert list(frame.columns) == ["se", "low", "high", "eta", "eta_se", "converged"]
     assert list(frame.index) == ["a", "b"]
-    assert frame.loc["b"].tolist() == [2.0, 4.0, 0.6, 0.06, False]
+    assert frame.loc["b"].tolist()[1:] == [2.0, 4.0, 0.6, 0.06, False]
+    # A standard normal interval of level 0.9 has the width 2 * 1.645.
+    assert frame.loc["b", "se"] == pytest.approx(2 / 3.2897, rel=1e-4)
 
 
 def test_intervals_state_what_did_not_converge():

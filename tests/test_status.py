@@ -28,6 +28,8 @@ def result():
 def result_with(result, **changes):
     """Return the result of a calibration whose iterate has these changes, and its warnings."""
     calibration = result.calibration
+    calibration = dataclasses.replace(calibration, inputs=dataclasses.replace(calibration.inputs, findings=()))
+    changes = {"eta_se_of_method": 0.05 * result.eta} | changes
     iterate = check_reliability(dataclasses.replace(calibration.iterate, **changes))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -118,6 +120,27 @@ def test_flawless_result_does_not_warn(result):
     assert flawless.converged
     assert "\n" not in repr(flawless)
     assert flawless.message == cb.Status.CONVERGED.value
+
+
+@pytest.mark.parametrize(("relative", "severity"), [(0.09, None), (0.2, cb.Severity.INFO), (0.5, cb.Severity.WARNING)])
+def test_uncertain_learning_rate_is_a_diagnostic(result, relative, severity):
+    changed, caught = result_with(result, eta_se_of_method=relative * result.eta, diagnostics=())
+    assert [(one.code, one.severity) for one in changed.diagnostics] == (
+        [] if severity is None else [(cb.Code.ETA_UNCERTAIN, severity)]
+    )
+    assert changed.converged
+    assert [warning.category for warning in caught] == [cb.CalibrationWarning] * (severity is cb.Severity.WARNING)
+
+
+def test_useless_learning_rate_is_unreliable(result):
+    changed, caught = result_with(result, eta_se_of_method=0.8 * result.eta, diagnostics=())
+    assert changed.status is cb.Status.UNRELIABLE
+    assert [warning.category for warning in caught] == [cb.NotConvergedWarning]
+
+
+def test_warning_points_to_the_line_of_the_user(result):
+    _, (warning,) = result_with(result, status=cb.Status.MAX_ITERATIONS, diagnostics=())
+    assert warning.filename == __file__
 
 
 def test_repaired_replicates_are_reported(result):

@@ -30,6 +30,7 @@ from calibayes._core.status import Code, Diagnostic, Severity
 from calibayes._core.target import make_target
 from calibayes._validate.data import Observations, check_data
 from calibayes._validate.parts import check_parts
+from calibayes._validate.sample import few_observations, redundant_columns
 from calibayes._validate.settings import (
     as_key,
     check_bootstrap,
@@ -42,6 +43,7 @@ from calibayes._validate.settings import (
 from calibayes._validate.start import check_initial_draws, check_initial_risk
 from calibayes.bootstrap import Bootstrap
 from calibayes.kernels import Kernel
+from calibayes.losses import LinearLoss
 from calibayes.methods import Method, as_method
 from calibayes.methods.base import draws_on_data
 from calibayes.methods.shape import check_shape, describe_shape, with_sandwich_shape
@@ -214,6 +216,10 @@ def calibrate(
     n_replicates = replicates.n_replicates if isinstance(replicates, Bootstrap) else len(replicates)
     check_n_particles(size, observations.dim, n_replicates)
     drawn_by = replicates if isinstance(replicates, Bootstrap) else None
+    n_resampled = observations.n if observation_weights is None else observation_weights.n_resampled
+    findings = few_observations(n_resampled, observations.dim, replicates)
+    if isinstance(model.loss, LinearLoss):
+        findings += redundant_columns(observations.data, observations.names)
     method.check(model, drawn_by, shape, observation_weights)
     check_estimate(estimate)
     search = _as_search(search, sampler)
@@ -284,6 +290,7 @@ def calibrate(
         double=double,
         precision=precision,
         weights=observation_weights,
+        findings=tuple(findings),
     )
     solution = verified.solution
     with double_precision(double):

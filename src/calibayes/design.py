@@ -163,6 +163,7 @@ class Design:
         *,
         names: Sequence[str],
         call: str,
+        about: dict[str, Any],
         prior: object = None,
         region: str | Region = "hpd",
         **options: Any,
@@ -181,6 +182,8 @@ class Design:
             Names of the columns.
         call : str
             Source code of the call that led here, for the report.
+        about : dict
+            What the report says about model and data, such as the name of the target; added to the settings.
         prior : Prior, optional
             Prior of the prediction at the means of the columns, followed by the slopes; y is then not centred.
             Default: `Design.prior`.
@@ -201,7 +204,7 @@ class Design:
         prior = self.prior(loss, y - offset) if prior is None else prior
         data, original = (self.matrix(columns), y - offset), (self.uncentred_matrix(columns), y)
         return self.calibrate_centred(
-            loss, prior, data, offset, original, names=names, call=call, region=region, **options
+            loss, prior, data, offset, original, names=names, call=call, about=about, region=region, **options
         )
 
     def calibrate_centred(
@@ -214,6 +217,7 @@ class Design:
         *,
         names: Sequence[str],
         call: str,
+        about: dict[str, Any],
         region: str | Region = "hpd",
         **options: Any,
     ) -> Result:
@@ -226,7 +230,7 @@ class Design:
             names=self.names(names),
             **options,
         )
-        settings = {"call": call, "level": result.level, "region": region.name, "centred": self.intercept}
+        settings = {"call": call, "level": result.level, "region": region.name, "centred": self.intercept} | about
         calibration = (
             None if result.calibration is None else result.calibration.with_reparametrization(view, original, settings)
         )

@@ -5,7 +5,6 @@ another learning rate.
 """
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
@@ -22,7 +21,7 @@ from calibayes._backend.functions import as_float
 from calibayes._backend.rng import fold_key, split_key
 from calibayes._backend.time_limit import TimeLimitError, time_limit
 from calibayes._backend.versions import versions
-from calibayes._backend.warnings import CalibrationWarning, NotConvergedWarning
+from calibayes._backend.warnings import CalibrationWarning, NotConvergedWarning, warn_user
 from calibayes._core.curve import Coverage, Curve
 from calibayes._core.particles import Particles, host_reweight
 from calibayes._core.parts import CheckedParts, n_observations
@@ -72,6 +71,13 @@ class RequeryConfig:
     """Smallest default time limit of `intervals`, in seconds: the longest that most users wait without a question."""
     relative_time_limit: float = 20.0
     """Default time limit of `intervals` relative to the time of the calibration."""
+    uncertain: float = 0.1
+    """Standard error of eta, relative to eta, above which a note says so. Widths of intervals scale with eta^(-1/2), so
+    that they are then uncertain by 5%. This and the next two are order-of-magnitude choices."""
+    very_uncertain: float = 0.35
+    """Relative standard error above which it is a warning."""
+    useless: float = 0.7
+    """Relative standard error above which the learning rate is unreliable."""
 
 
 CONFIG = RequeryConfig()
@@ -111,6 +117,8 @@ class Inputs:
         Check of the rounding errors. Default: None, no check.
     weights : Weights or None
         Weights of the observations. Default: None, all one.
+    findings : tuple of Diagnostic
+        Findings about the data. Default: none.
     """
 
     model: GibbsModel
@@ -125,6 +133,7 @@ class Inputs:
     double: bool = False
     precision: PrecisionCheck | None = None
     weights: Weights | None = None
+    findings: tuple[Diagnostic, ...] = ()
 
 
 def _in_own_precision(method: F) -> F:
@@ -146,6 +155,12 @@ class _Marginal(NamedTuple):
     eta_se: float
     status: Status
     diagnostics: list[Diagnostic]
+
+    def checked(self) -> "_Marginal":
+        """Return the interval with a diagnostic if its learning rate is too uncertain, and the status that follows."""
+        uncertainty = [one for one in _uncertainty(self.eta, self.eta_se) if one.severity > Severity.INFO]
+        diagnostics = [*self.diagnostics, *uncertainty]
+        return self._replace(status=_lowered(self.status, diagnostics), diagnostics=diagnostics)
 
 
 @dataclass(frozen=True)
@@ -196,12 +211,14 @@ class Calibration:
         return replace(self, inputs=inputs)
 
     @_in_own_precision
-    def result(self, stacklevel: int = 5) -> Result:
-        """Return the result, and warn of diagnostics that its user should know about, `stacklevel` frames above."""
+    def result(self) -> Result:
+        """Return the result, and warn of diagnostics that its user should know about."""
         iterate, problem, inputs = self.iterate, self.problem, self.inputs
         assert iterate.status is not None
         assert iterate.curve is not None
-        _warn("calibration", iterate.status, iterate.diagnostics, stacklevel)
+        diagnostics = [*inputs.findings, *iterate.diagnostics, *_uncertainty(iterate.eta, iterate.eta_se)]
+        status = _lowered(iterate.status, diagnostics)
+        _warn("calibration", status, diagnostics)
         repaired = np.full(iterate.coverage.n_replicates + 1, self.fell_back)
         if iterate.info.repaired is not None:
             repaired |= iterate.info.repaired
@@ -213,8 +230,8 @@ class Calibration:
             eta=iterate.eta,
             eta_se=iterate.eta_se,
             coverage=iterate.coverage,
-            status=iterate.status,
-            diagnostics=list(iterate.diagnostics),
+            status=status,
+            diagnostics=diagnostics,
             trace=list(self.trace),
             draws=draws,
             risk=risk,
@@ -241,12 +258,12 @@ class Calibration:
         level = self.problem.level if level is None else level
         check_level(level, self.iterate.coverage.n_replicates)
         if region is None:
-            return self._solve_for(level, self.problem.region).result(stacklevel=6)
+            return self._solve_for(level, self.problem.region).result()
         region = as_region(region)
         region.check(self.problem.target.dim)
         mapping = self.inputs.reparametrization
         mapped = region if mapping is None else mapping.transform_region(region)
-        return self._solve_for(level, mapped).result(stacklevel=6)
+        return self._solve_for(level, mapped).result()
 
     def _solve_for(self, level: float, region: Region) -> "Calibration":
         """Solve for another region or level, starting from the particles of this calibration.
@@ -449,8 +466,7 @@ class Calibration:
         findings += [] if jump is None else [self.problem.describe_jump(jump)]
         crossings = describe_crossings(curve, eta, ())
         findings += [] if crossings is None else [crossings]
-        status = Status.UNRELIABLE if worst(findings) is Severity.ERROR else Status.CONVERGED
-        return _Marginal(bounds, eta, curve.eta_se(), status, findings)
+        return _Marginal(bounds, eta, curve.eta_se(), Status.CONVERGED, findings).checked()
 
     def _answer_alone(self, level: float, vector: np.ndarray) -> "_Marginal":
         """Return the interval of one combination by a calibration of its own."""
@@ -461,7 +477,7 @@ class Calibration:
             return self._at_joint_eta(level, vector)
         draws, _ = _draw(self.inputs.key, own.problem.target.constrained(iterate.particles))
         bounds = np.quantile(draws.astype(np.float64) @ vector, _tails(level))
-        return _Marginal(bounds, iterate.eta, iterate.eta_se, iterate.status, list(iterate.diagnostics))
+        return _Marginal(bounds, iterate.eta, iterate.eta_se, iterate.status, list(iterate.diagnostics)).checked()
 
     @entry_point()
     @_in_own_precision
@@ -507,7 +523,7 @@ class Calibration:
         particles, mixed = temper_and_mix(key, data, first, first_eta, float(eta))
         if not np.all(mixed):
             message = f"The particles have not mixed at eta = {eta:.4g}; draws of the posterior there are rough."
-            warnings.warn(message, CalibrationWarning, stacklevel=5)
+            warn_user(message, CalibrationWarning)
         return self.problem.shaped_particles(particles)
 
     @entry_point()
@@ -539,7 +555,7 @@ class Calibration:
         coverage, findings = self._coverage_on(target, initial_key, init_key)
         if worst(findings) >= Severity.WARNING:
             serious = [finding.message for finding in findings if finding.severity >= Severity.WARNING]
-            warnings.warn(f"on the fresh replicates: {' '.join(serious)}", CalibrationWarning, stacklevel=4)
+            warn_user(f"on the fresh replicates: {' '.join(serious)}", CalibrationWarning)
         return coverage
 
     def _coverage_on(
@@ -563,17 +579,37 @@ class Calibration:
         return Coverage(int((levels <= problem.level).sum()), len(levels)), iterate.diagnostics
 
 
+def _uncertainty(eta: float, eta_se: float) -> list[Diagnostic]:
+    """Return a finding if the standard error of the learning rate is finite, but large."""
+    relative = eta_se / eta
+    if not CONFIG.uncertain < relative < np.inf:
+        return []
+    severity = Severity.INFO
+    if relative > CONFIG.very_uncertain:
+        severity = Severity.ERROR if relative > CONFIG.useless else Severity.WARNING
+    message = (
+        f"The standard error of the learning rate is {relative:.0%} of it, so that the widths of intervals are known "
+        f"to about {relative / 2:.0%}. Use more bootstrap replicates."
+    )
+    return [Diagnostic(Code.ETA_UNCERTAIN, severity, 0, message)]
+
+
+def _lowered(status: Status, diagnostics: Sequence[Diagnostic]) -> Status:
+    """Return the status, UNRELIABLE in place of a success if a diagnostic is an error."""
+    return Status.UNRELIABLE if status.is_success and worst(diagnostics) is Severity.ERROR else status
+
+
 def _tails(level: float) -> list[float]:
     return [(1 - level) / 2, (1 + level) / 2]
 
 
-def _warn(subject: str, status: Status, diagnostics: Sequence[Diagnostic], stacklevel: int) -> None:
+def _warn(subject: str, status: Status, diagnostics: Sequence[Diagnostic]) -> None:
     """Warn if a calibration did not converge, or of its diagnostics from severity WARNING."""
     if not status.is_success:
-        warnings.warn(f"{subject}: {describe(status, diagnostics)}", NotConvergedWarning, stacklevel=stacklevel)
+        warn_user(f"{subject}: {describe(status, diagnostics)}", NotConvergedWarning)
     elif worst(diagnostics) >= Severity.WARNING:
         serious = [finding.message for finding in diagnostics if finding.severity >= Severity.WARNING]
-        warnings.warn(f"{subject}: {' '.join(serious)}", CalibrationWarning, stacklevel=stacklevel)
+        warn_user(f"{subject}: {' '.join(serious)}", CalibrationWarning)
 
 
 def _warn_of_marginals(names: list[str], marginals: list[_Marginal]) -> None:
@@ -588,20 +624,26 @@ def _warn_of_marginals(names: list[str], marginals: list[_Marginal]) -> None:
     # The most serious first, so that the class of the warning is that of the worst interval.
     name, first = min(failed, key=lambda pair: pair[1].status.is_success)
     others = f" (and {len(failed) - 1} others)" if len(failed) > 1 else ""
-    _warn(f"calibration of {name}{others}", first.status, first.diagnostics, stacklevel=6)
+    _warn(f"calibration of {name}{others}", first.status, first.diagnostics)
 
 
 def _draw(
     key: PRNGKeyArray, particles: Particles, share: float = CONFIG.draws_share
 ) -> tuple[Float[np.ndarray, "M K"], Float[np.ndarray, " M"]]:
-    """Return equally weighted draws on the data and their risks, by stratified resampling of the particles."""
+    """Return equally weighted draws on the data and their risks, by stratified resampling of the particles.
+
+    The draws are in the order of the particles, so that consecutive quarters come from different populations, or from
+    different times of a Markov chain (`calibayes.io.layout`).
+    """
     on_device = (particles.theta, particles.risk, particles.log_weights, jax.random.key_data(key))
     theta, risk, log_weights, seed = jax.device_get(on_device)
     weights = np.exp(log_weights[0].astype(np.float64))
     n = min(CONFIG.max_draws, max(int(share * len(weights)), CONFIG.min_draws))
+    # A multiple of the number of chains that `Result.to_datatree` splits them into.
+    n -= n % 4
     rng = np.random.default_rng(seed)
     cdf = np.cumsum(weights)
     ancestors = np.searchsorted(cdf, (np.arange(n) + rng.uniform(size=n)) / n * cdf[-1], side="right")
-    picked = rng.permutation(np.minimum(ancestors, len(weights) - 1))
+    picked = np.minimum(ancestors, len(weights) - 1)
     # In double precision, in which means are accurate however far from zero the draws are.
     return theta[:, 0].T[picked].astype(np.float64), risk[0, picked].astype(np.float64)

@@ -35,9 +35,11 @@ def test_demo_compares_uncalibrated_and_calibrated(tmp_path):
     for word in ("learning rate", "standard error", "coverage", "uncalibrated", "calibrated", "intercept", "slope"):
         assert word in result.output
     assert "<html" in report.read_text()
-    rates = [float(v) for v in re.findall(r"(?:uncalibrated|calibrated) *│ *([\d.]+)", result.output)]
+    rates = [float(v) for v in re.findall(r"│ (?:uncalibrated|calibrated) *│ *([\d.]+) *│", result.output)]
     assert rates[0] == 1.0
     assert 0.5 < rates[1] < 10
+    # Intervals before learning rates.
+    assert result.output.index("slope") < result.output.index("learning rate ┃")
     # Two shares of 2,000 replicates, those of eta and the new ones, have an error of 0.005 each: this is four of both.
     coverage = float(re.search(r"new replicates: ([\d.]+)", result.output)[1])
     assert abs(coverage - 0.95) < 0.03

@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 
 import calibayes as cb
 import example_results
-from calibayes.cli import app, output
+from calibayes.cli import app
 from calibayes.cli.options import complete_column
 from calibayes.io import to_datatree
+from calibayes.report.description import model_title
 from calibayes.tables.columns import class_target, select_columns
 from calibayes.tables.files import read_table
 
@@ -55,7 +56,7 @@ def test_labels_that_cannot_be_sorted_are_sorted_as_text():
     ],
 )
 def test_titles_name_the_model(loss, title):
-    assert output.model_title(loss) == title
+    assert model_title(loss) == title
 
 
 def test_completion_of_a_missing_file_is_empty():

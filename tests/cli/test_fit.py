@@ -66,7 +66,9 @@ def error_of(*args):
     ("args", "message"),
     [
         ([], "--target must name the column to predict"),
-        (["--target", "label"], "not numeric: c"),
+        (["--target", "y"], "not numeric: c"),
+        (["--target", "label"], "'label' must be numeric; it has values such as 'yes', 'no'. For its two classes, use"),
+        (["--target", "c"], """with --formula "I(c == 'u') ~ ."."""),
         (["--target", "label", "--columns", "a"], "'label' must be numeric; it has values such as 'yes', 'no'"),
         (["--target", "y", "--columns", "a", "--loss", "hinge"], "must have two classes for this loss; it has 60"),
         (["--target", "y", "--columns", "a", "--positive", "1"], "--positive is for the losses hinge and logistic"),
@@ -177,7 +179,7 @@ def test_classes_are_explained(capsys):
     design = Design.from_columns(columns, intercept=False)
     result = example_results.make_result()
     model = LinearModel(selection, cb.losses.Logistic(), np.ones(30), ["no", "yes"], design)
-    print_summary(FitSummary(result, intervals, model, "t.csv", []))
+    print_summary(FitSummary(result, intervals, model, []))
     assert "Positive coefficients favour yes, negative ones no." in " ".join(capsys.readouterr().out.split())
 
 
@@ -293,7 +295,7 @@ def test_report_of_a_saved_result(fitted, folder):
     page = folder / "r.html"
     assert outcome.stdout == f"wrote {page}\n"
     assert f"{fitted[0].eta:.4g}" in page.read_text()
-    assert "η of the interval" in page.read_text()
+    assert "calibrated at its own learning rate" in page.read_text()
     assert "calibayes fit &#x27;a table.csv&#x27;" in page.read_text()
     assert "it does not end with a checksum" in error_of("report", Path(__file__), "-o", page)
 
@@ -449,3 +451,38 @@ def test_comparison_is_printed_and_added_to_the_report(fitted, path, folder, mon
     assert [row["method"] for row in content["comparison"]] == ["gpc", "matching"]
     assert content["comparison"][1]["eta"] is None
     assert "comparison" not in json.loads(invoke("fit", path, *LINE, "--json").stdout)
+
+
+@pytest.mark.usefixtures("result")
+@pytest.mark.parametrize(
+    ("suffix", "first"),
+    [
+        (".tex", r"\begin{tabular}{lrrrrr}"),
+        (".md", "| parameter | mean | se |"),
+        (".csv", "parameter,mean,se,low,high,"),
+    ],
+)
+def test_table_of_coefficients_is_written(fitted, path, folder, suffix, first):
+    table = folder / f"table{suffix}"
+    outcome = invoke("fit", path, *LINE, "--table", table)
+    assert outcome.stdout.endswith(f"wrote {table}\n")
+    assert table.read_text().startswith(first)
+    assert "C(c)[T.v]" in table.read_text().replace("\\", "")
+    assert "must end in .tex or .md or .csv" in error_of("fit", path, *LINE, "--table", folder / "table.doc")
+
+
+def test_strict_fails_if_there_are_warnings(fitted, monkeypatch, path):
+    for severity, code in ((Severity.INFO, 0), (Severity.WARNING, 1)):
+        finding = example_results.make_diagnostic(Code.FEW_OBSERVATIONS, severity)
+        changed = dataclasses.replace(fitted[0], diagnostics=[finding])
+        monkeypatch.setattr(Design, "calibrate", lambda *args, changed=changed, **options: changed)
+        assert invoke("fit", path, *LINE).exit_code == 0
+        assert invoke("fit", path, *LINE, "--strict").exit_code == code
+
+
+def test_blocks_are_passed_to_the_bootstrap(calls, path):
+    error_of("fit", path, "--target", "y", "--columns", "a", "--block", "6", "--bootstrap", "50")
+    [(_, _, options)] = calls
+    assert options["bootstrap"] == cb.bootstrap.Block(50, 6)
+    message = error_of("fit", path, "--target", "y", "--columns", "a", "--block", "6", "--cluster", "site")
+    assert "--block cannot be combined with clusters or strata" in message

@@ -95,7 +95,41 @@ def test_text_columns_are_rejected_with_two_remedies(frame):
     with pytest.raises(ValueError, match="not numeric: c") as caught:
         select_columns(frame.drop(columns=["label", "site"]), "y")
     assert "--columns 'a,big b'" in str(caught.value)
-    assert "--formula 'y ~ a + C(c)'" in str(caught.value)
+    assert "--formula 'y ~ a + `big b` + C(c)'" in str(caught.value)
+
+
+def test_all_columns_of_text_are_in_the_suggested_formula():
+    """Names are quoted as formulas and lists require; texts with many values are left out."""
+    table = pd.DataFrame(
+        {"y": np.arange(60.0), "pay, net": np.arange(60.0), "a b": ["u", "v"] * 30, 'c"': ["x", "y"] * 30}
+    )
+    table["id"] = [f"person {k}" for k in range(60)]
+    with pytest.raises(ValueError, match="not numeric: a b") as caught:
+        select_columns(table, "y")
+    message = str(caught.value)
+    assert """--formula 'y ~ `pay, net` + C(`a b`) + C(`c"`)'""" in message
+    assert """--columns '"pay, net"'""" in message
+    with pytest.raises(ValueError, match="too many different values to be categories"):
+        select_columns(table[["y", "id"]], "y")
+
+
+@pytest.mark.parametrize("text", ['"pay, net",a', "pay, net, a", '"pay, net","a"'])
+def test_names_with_commas_are_recognized(text):
+    table = pd.DataFrame({"y": [1.0, 2, 4], "pay, net": [1.0, 2, 5], "a": [1.0, 3, 2]})
+    assert select_columns(table, "y", columns=text).names == ["pay, net", "a"]
+
+
+def test_text_target_is_named_before_the_predictors(frame):
+    table = frame.assign(three=["u", "v", "w"] * (len(frame) // 3))
+    with pytest.raises(
+        ValueError, match=r"the target 'label' must be numeric.* For its two classes, use --loss logistic"
+    ):
+        select_columns(table, "label", classes=False)
+    with pytest.raises(ValueError, match=r"""the target 'three' .*with --formula "I\(three == 'u'\) ~ ."."""):
+        select_columns(table, "three", classes=False)
+    almost = table.assign(y=[*map(str, table["y"][1:]), "?"])
+    with pytest.raises(ValueError, match=r"the target 'y' is numeric except for '\?'.*use --na '\?'"):
+        select_columns(almost, "y", classes=False)
 
 
 def test_unknown_columns_are_rejected_with_suggestions(frame):

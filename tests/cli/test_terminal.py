@@ -57,10 +57,11 @@ def make_result(names, **changes):
 def calibrated(monkeypatch):
     """Let the command report a result without a calibration."""
 
-    def calibrate(design, loss, columns, y, *, names, call, level, seed, **options):
+    def calibrate(design, loss, columns, y, *, names, call, level, seed, about, **options):
         warnings.warn(f"column {HOSTILE} is odd", cb.CalibrationWarning, stacklevel=1)
         warnings.warn(f"{HOSTILE} takes long", cb.LongRunWarning, stacklevel=1)
         settings = {"call": call, "seed": seed, "level": level, "region": "HPD", "method": GPC(), "shape": None}
+        settings |= about | {"n": len(columns)}
         return make_result(design.names(names), settings=settings)
 
     monkeypatch.setattr(Design, "calibrate", calibrate)
@@ -122,7 +123,13 @@ def test_output_is_printable(table, tmp_path, monkeypatch):
     files = ["--report", tmp_path / f"p{HOSTILE}.html", "--save", tmp_path / f"r{HOSTILE}.nc"]
     outcome = invoke(*line, *files)
     assert outcome.exit_code == 1, outcome.output
-    for text in (f"of y{ESCAPED} on", f"rows of t{ESCAPED}.csv", f"a{ESCAPED} ", f"[T.v{ESCAPED}]", f"r{ESCAPED}.nc"):
+    for text in (
+        f"of y{ESCAPED} on 3 columns",
+        f"rows of t{ESCAPED}.csv",
+        f"a{ESCAPED} ",
+        f"[T.v{ESCAPED}]",
+        f"r{ESCAPED}.nc",
+    ):
         assert text in outcome.stdout
     assert f"Note: {ESCAPED} takes long" in outcome.stderr
     page = (tmp_path / f"p{HOSTILE}.html").read_text("utf-8")

@@ -98,8 +98,8 @@ def test_plots_draw_on_the_axes_of_the_caller_and_change_no_settings(plot, resul
     assert not other.has_data()
     assert len(plt.get_fignums()) == 1
     new = plot(result)
-    assert new.figure.get_size_inches()[0] == pytest.approx(3.3)
-    assert {text.get_fontsize() for text in (new.xaxis.label, new.yaxis.label)} == {8}
+    assert new.figure.get_size_inches()[0] == pytest.approx(5.0)
+    assert {text.get_fontsize() for text in (new.xaxis.label, new.yaxis.label)} == {9}
     assert ax.yaxis.label.get_fontsize() == 10
     assert dict(mpl.rcParams) == settings
     assert plt.get_backend() == backend
@@ -177,6 +177,10 @@ def test_trace(result, n):
     assert has_line(lower, iterations, [record.coverage for record in traced.trace])
     assert has_line(ax, [0, 1], [result.eta, result.eta])
     assert has_line(lower, [0, 1], [LEVEL, LEVEL])
+    # The ring at the end is the reported learning rate, so that one iteration is not a single point.
+    assert has_line(ax, [n, n + 1], [traced.trace[-1].eta, result.eta])
+    assert has_line(lower, [n, n + 1], [traced.trace[-1].coverage, float(result.coverage)])
+    assert [label.get_text() for label in lower.get_xticklabels()][-1] == "reported"
     coverage = cb.Coverage(round(traced.trace[0].coverage * 200), 200)
     np.testing.assert_allclose(lower.collections[0].get_segments()[0][:, 1], coverage.interval)
     assert all(tick == int(tick) for tick in lower.get_xticks())
@@ -378,10 +382,37 @@ def test_forest(result):
     np.testing.assert_allclose(joint, result.marginal_intervals()[[1, 0]])
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["95% interval", "at the joint η"]
     assert ax.get_ylim()[0] > ax.get_ylim()[1]
+    means = result.means[[1, 0]]
+    assert [abs(float(text.get_text().split()[0]) - mean) < 0.005 for text, mean in zip(ax.texts, means, strict=True)]
     with pytest.raises(ValueError, match="there is no parameter 'x'"):
         plots.forest(result, names=["x"])
     with pytest.raises(ValueError, match="at least one parameter"):
         plots.forest(result, names=[])
+
+
+def test_axes_have_the_names_and_units_of_a_table(result):
+    """The intercept is not drawn with the coefficients, unless it is named."""
+    named = dataclasses.replace(result, settings=result.settings | {"target": "wage"})
+    ax = plots.forest(named)
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["slope"]
+    assert ax.get_xlabel() == "change of wage per unit of slope"
+    assert plots.forest(named, names=[0, 1]).get_xlabel() == "coefficient"
+    assert plots.fit(named).get_ylabel() == "wage"
+    assert plots.fit(result).get_ylabel() == "y"
+
+
+def test_fit_of_counts_is_on_the_scale_of_the_counts(result):
+    x, y = result.data
+    counts = dataclasses.replace(
+        result,
+        data=(x, np.round(np.exp(y / 4))),
+        model=cb.GibbsModel(cb.losses.Poisson(), cb.priors.Normal()),
+        draws=result.draws / 4,
+        estimate=result.estimate / 4,
+    )
+    grid = np.linspace(x[:, 1].min(), x[:, 1].max(), 100)
+    rows = np.column_stack([np.ones(100), grid])
+    assert has_line(plots.fit(counts), grid, np.exp(rows @ counts.estimate))
 
 
 def test_forest_marks_intervals_that_did_not_converge(loaded, result):

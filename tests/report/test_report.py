@@ -27,7 +27,7 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.attributes, self.by_id, self.by_tag = [], [], {}, {}
+        self.open, self.attributes, self.by_id, self.by_tag, self.cells = [], [], {}, {}, {}
         self.feed(text)
         self.close()
 
@@ -35,6 +35,8 @@ class Page(HTMLParser):
         attributes = dict(attributes)
         self.attributes += [(tag, *pair) for pair in attributes.items()]
         self.by_tag.setdefault(tag, []).append("")
+        if "data-label" in attributes:
+            self.cells.setdefault(attributes["data-label"], []).append(len(self.by_tag[tag]) - 1)
         if tag not in ("meta", "input", "link"):
             self.open.append((tag, len(self.by_tag[tag]) - 1, attributes.get("id")))
 
@@ -46,6 +48,10 @@ class Page(HTMLParser):
             self.by_tag[tag][index] += data
             if name is not None:
                 self.by_id[name] = self.by_id.get(name, "") + data
+
+    def column(self, label):
+        """Text of the cells with this label."""
+        return [self.by_tag["td"][index] for index in self.cells.get(label, [])]
 
     @property
     def figures(self):
@@ -94,17 +100,12 @@ def test_page_shows_the_numbers_of_the_result(result, page_path):
     assert page.by_id["eta-se"] == f"{result.eta_se:.2g}"
     assert page.by_id["coverage"] == f"{result.coverage:.1%}"
     assert page.by_id["coverage-interval"] == f"{low:.1%} to {high:.1%}"
-    intervals, cells = result.intervals(), page.by_tag["td"]
-    for k, (low, high) in enumerate(result.marginal_intervals()):
-        column = result.draws[:, k]
-        assert cells[6 * k : 6 * k + 6] == [
-            f"{result.estimate[k]:.4g}",
-            "{:.4g} to {:.4g}".format(*intervals.bounds[k]),
-            f"{intervals.standard_errors[k]:.4g}",
-            f"{intervals.eta[k]:.4g} ± {intervals.eta_se[k]:.2g}",
-            f"{column.std():.4g}",
-            f"{low:.4g} to {high:.4g}",
-        ]
+    assert page.by_id["headline"] == "Calibration of 2 parameters, 60 observations."
+    cells = page.by_tag["td"]
+    for k, (_, mean, error, low, high, eta) in enumerate(result.intervals().cells()[1:]):
+        assert cells[4 * k : 4 * k + 4] == [mean, error, f"{low} to {high}", eta]
+    for (low, high), cell in zip(result.marginal_intervals(), page.column("95% interval at joint η"), strict=True):
+        np.testing.assert_allclose(list(map(float, cell.split(" to "))), [low, high], atol=0.005 * (high - low))
     text = " ".join(page.by_tag["p"])
     assert "2 parameters and the data have 60 observations" in text
     assert "200 bootstrap replicates" in text
@@ -172,8 +173,8 @@ def test_page_shows_the_verdict_and_its_reasons(plain_result, page_of):
     page = page_of(replace(plain_result, status=Status.MAX_ITERATIONS))
     assert page.by_id["verdict"] == "Do not report this result"
     assert page.by_tag["li"][0].startswith(f"Search: not converged. {Status.MAX_ITERATIONS.value}")
-    few = replace(plain_result, settings=plain_result.settings | {"n": 100})
-    assert page_of(few).by_tag["li"][0].startswith("Observations: 100 for 2 parameters. The bootstrap approximates")
+    few = replace(plain_result, settings=plain_result.settings | {"n": 400})
+    assert page_of(few).by_tag["li"][0].startswith("Observations: 400 for 2 parameters. The bootstrap approximates")
 
 
 def test_page_mentions_that_another_region_was_audited(result, page_of):
@@ -225,7 +226,7 @@ def test_loaded_results_have_the_same_page(plain_result, page_of):
 
 
 def test_individual_intervals_are_optional(result, plain_result, page_of):
-    assert page_of(result).by_tag["th"][:3] == ["parameter", "mean", "95% interval"]
+    assert page_of(result).by_tag["th"][:4] == ["parameter", "mean", "standard error", "95% interval"]
     assert "95% interval" not in page_of(result, intervals=False).by_tag["th"]
     with pytest.raises(RuntimeError, match="without its particles"):
         page_of(plain_result, intervals=True)
@@ -268,6 +269,13 @@ def open_page(browser):
         context.close()
 
 
+CUT_OFF = """[...document.querySelectorAll("svg text, td, th, p, li, h1, h2, dd, dt, code")]
+  .filter((e) => e.getClientRects().length)
+  .filter((e) => e.getBoundingClientRect().left < -1 || e.getBoundingClientRect().right > innerWidth + 1)
+  .map((e) => e.textContent)"""
+"""Texts that extend beyond the window."""
+
+
 def width_of(page, k):
     bar = page.locator(f"[data-parameter='{k}']")
     return float(bar.get_attribute("x2")) - float(bar.get_attribute("x1"))
@@ -283,6 +291,8 @@ def test_slider_changes_intervals_and_coverage(result, page_path, open_page, wid
     page = open_page(page_path, width, scheme)
     page.locator("[data-parameter='0'][x1]").wait_for(state="attached")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.evaluate(CUT_OFF) == []
+    assert page.locator("#intervals .interval").count() == 2
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", background))) > 600) == (scheme == "light")
     first = [width_of(page, k) for k in range(2)]
@@ -302,6 +312,14 @@ def test_slider_changes_intervals_and_coverage(result, page_path, open_page, wid
     page.click("#reset")
     assert [width_of(page, k) for k in range(2)] == first
     assert page.locator("#reading-eta").inner_text() == f"{result.eta:.4g}"
+
+
+def test_search_of_one_iteration_has_no_trace_figure(plain_result, tmp_path, open_page):
+    for n, visible in ((1, False), (2, True)):
+        records = [replace(plain_result.trace[0], iteration=k + 1) for k in range(n)]
+        page = open_page(report.write(replace(plain_result, trace=records), tmp_path / "page.html"))
+        page.locator("[data-parameter='0'][x1]").wait_for(state="attached")
+        assert page.locator("#trace-eta").is_visible() == visible
 
 
 @pytest.mark.parametrize("width", [360, 1400])
@@ -328,3 +346,26 @@ def test_numbers_are_visible_without_javascript(result, page_path, open_page):
 @pytest.mark.parametrize(("deviation", "expected"), [(0.0, 6), (np.nan, 6), (np.inf, 6), (1e-20, 12), (1e9, 0)])
 def test_decimals_are_limited(deviation, expected):
     assert _decimals(deviation) == expected
+
+
+def test_page_of_a_table_names_target_file_formula_and_rows(plain_result, page_of):
+    about = {
+        "title": "Median regression",
+        "target": "wage",
+        "file": "wages.csv",
+        "formula": "wage ~ age + C(sex)",
+        "notes": ["dropped 3 of 63 rows, with missing values in age (3)"],
+        "roles": {"cluster": "firm", "weights": "w"},
+        "n": 60,
+    }
+    page = page_of(replace(plain_result, settings=plain_result.settings | about))
+    assert page.by_tag["h1"] == ["Median regression of wage"]
+    assert page.by_id["headline"] == "Median regression of wage on 1 column, 60 rows of wages.csv."
+    assert page.by_tag["p"][2] == (
+        "The formula is wage ~ age + C(sex). Dropped 3 of 63 rows, with missing values in age (3). The rows have the "
+        "weights w. The bootstrap resamples the clusters of firm."
+    )
+    without_formula = replace(plain_result, settings=plain_result.settings | about | {"formula": None, "classes": None})
+    assert page_of(without_formula).by_id["headline"] == (
+        f"Median regression of wage on {NASTY_NAME}, 60 rows of wages.csv."
+    )

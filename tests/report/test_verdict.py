@@ -61,9 +61,12 @@ def check_named(result, name, intervals=None):
         (finding(Code.NOT_AUDITED), CAUTION),
         ({"repaired_replicates": np.arange(60)}, REPORT),
         ({"repaired_replicates": np.arange(120)}, CAUTION),
-        ({"eta_se": float("nan")}, FAILED),
-        ({"eta_se": float("inf")}, FAILED),
-        ({"eta_se": 0.2 * 0.8}, CAUTION),
+        ({"eta_se": float("nan")}, CAUTION),
+        ({"eta_se": float("inf")}, CAUTION),
+        (finding(Code.ETA_UNCERTAIN, severity=Severity.INFO), REPORT),
+        (finding(Code.ETA_UNCERTAIN), CAUTION),
+        (finding(Code.ETA_UNCERTAIN, severity=Severity.ERROR), FAILED),
+        (finding(Code.REDUNDANT_COLUMNS), CAUTION),
         ({"coverage": Coverage(150, N_REPLICATES)}, CAUTION),
         ({"settings": {"sampler": cb.Transport()}}, CAUTION),
     ],
@@ -75,18 +78,26 @@ def test_verdict(clean_result, changes, expected):
 @pytest.mark.parametrize(
     ("n", "expected", "grade", "meaning"),
     [
-        (100, CAUTION, Grade.CAUTION, "The bootstrap approximates the sampling distribution for large samples"),
         (400, REPORT, Grade.NOTE, "The bootstrap approximates the sampling distribution for large samples"),
         (1600, REPORT, Grade.PASSED, "Enough for the bootstrap approximation"),
     ],
 )
-def test_few_observations_need_caution(clean_result, n, expected, grade, meaning):
+def test_observations_per_parameter_are_graded(clean_result, n, expected, grade, meaning):
     result = replace(clean_result, settings=clean_result.settings | {"n": n})
     check = check_named(result, "Observations")
     assert check.value == f"{n:,} for 2 parameters"
     assert check.grade == grade
     assert meaning in check.meaning
     assert verdict_of(result) == expected
+
+
+def test_few_observations_have_the_grade_of_their_diagnostic(clean_result):
+    """Clusters and blocks are counted there, not observations."""
+    for severity, grade in ((Severity.INFO, Grade.NOTE), (Severity.WARNING, Grade.CAUTION)):
+        changes = finding(Code.FEW_OBSERVATIONS, 12, severity)
+        check = check_named(replace(clean_result, **changes), "Observations")
+        assert check.grade == grade
+        assert check.meaning.startswith(changes["diagnostics"][0].message)
 
 
 def test_unknown_number_of_observations_is_not_checked():

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 import calibayes as cb
 from calibayes import design
 from calibayes.cli import app
+from calibayes.design import Design
 from calibayes.tables import files
 
 
@@ -142,7 +143,7 @@ def test_polars_frames_are_accepted(frame, calls):
             {"formula": "y ~ weight", "cluster": "site", "bootstrap": cb.bootstrap.Bayesian(50)},
             "a number of",
         ),
-        ({"frame": [[1.0]]}, "frame must be a pandas or polars data frame; got list"),
+        ({"frame": [[1.0]]}, "frame must be a pandas or polars data frame, or a file; got list"),
     ],
     ids=str,
 )
@@ -150,3 +151,32 @@ def test_invalid_arguments_are_named_as_in_python(frame, arguments, message):
     with pytest.raises((ValueError, TypeError), match=message) as caught:
         cb.fit(**{"formula": "y ~ weight", "frame": frame} | arguments)
     assert "--" not in str(caught.value)
+
+
+def test_unknown_arguments_are_named(frame):
+    with pytest.raises(TypeError, match=r"fit has no argument 'weigths'\. Did you mean weights\?"):
+        cb.fit("y ~ weight", frame, weigths="w")
+    with pytest.raises(TypeError, match="fit has no argument 'names'"):
+        cb.fit("y ~ weight", frame, names=["a"])
+
+
+def test_file_and_data_frame_give_the_same_model(frame, tmp_path, monkeypatch):
+    calls = []
+
+    def record(self, loss, columns, y, **options):
+        calls.append((columns, y, options))
+        raise RuntimeError
+
+    monkeypatch.setattr(Design, "calibrate", record)
+    path = tmp_path / "table.csv"
+    frame.to_csv(path, index=False)
+    for table in (frame, path, str(path)):
+        with pytest.raises(RuntimeError):
+            cb.fit("y ~ weight", table, block=5, bootstrap=50)
+    for columns, y, options in calls[1:]:
+        np.testing.assert_allclose(columns, calls[0][0])
+        np.testing.assert_allclose(y, calls[0][1])
+        assert options["about"]["file"] == "table.csv"
+        assert options["bootstrap"] == cb.bootstrap.Block(50, 5)
+    assert calls[0][2]["about"]["file"] is None
+    assert f'cb.fit("y ~ weight", "{path}", block=5, bootstrap=50)' in calls[2][2]["call"]

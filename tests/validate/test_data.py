@@ -1,14 +1,11 @@
 """Checks of the observations."""
 
-from dataclasses import replace
-
 import jaxtyping
 import numpy as np
 import pandas as pd
 import pytest
 
 import calibayes as cb
-from calibayes._validate import data as data_checks
 from calibayes._validate.data import check_data
 
 pl = pytest.importorskip("polars")
@@ -25,36 +22,6 @@ def with_value(array, index, value):
     copy = np.array(array, float)
     copy[index] = value
     return copy
-
-
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        (np.full(N, 3.0), "X: column 2: constant, like the intercept. .* drop it"),
-        (np.zeros(N), "X: column 2: all values are zero, so .* about the coefficient; drop it"),
-        (np.full((N, 2), 3.0), "X: column 2, column 3: constant, like the intercept. .* drop them"),
-        (np.zeros((N, 2)), "X: column 2, column 3: all values are zero, so .* about the coefficients; drop them"),
-        (2 * X[:, 1] - 1, "X: its columns are collinear"),
-    ],
-)
-def test_redundant_columns_give_a_warning(column, message):
-    with pytest.warns(cb.CalibrationWarning, match=message):
-        check_data(MODEL, (np.column_stack([X, column]), Y), None)
-
-
-def test_rank_is_checked_on_a_subset_of_the_rows_first(monkeypatch):
-    """On all rows only if the subset is collinear. Warnings are errors here, so that valid data must not warn."""
-    monkeypatch.setattr(data_checks, "CONFIG", replace(data_checks.CONFIG, rank_check_rows=N // 4))
-    collinear = 2 * X[:, 1] - 1
-    for column in (collinear, np.zeros(N)):
-        with pytest.warns(cb.CalibrationWarning, match="collinear|all values are zero"):
-            check_data(MODEL, (np.column_stack([X, column]), Y), None)
-    n_checked, has_full_rank = [], data_checks._has_full_rank
-    monkeypatch.setattr(data_checks, "_has_full_rank", lambda x: n_checked.append(len(x)) or has_full_rank(x))
-    # Collinear except for one row that is not in the subset.
-    check_data(MODEL, (np.column_stack([X, collinear + (np.arange(N) == 1)]), Y), None)
-    check_data(MODEL, (X, Y), None)
-    assert n_checked == [8, N, 8]
 
 
 @pytest.mark.parametrize("scale", [1e-16, 1e16])

@@ -1,5 +1,11 @@
 """Warnings and errors that calibayes raises, in one place so that every layer can use them."""
 
+import sys
+import warnings
+
+_LIBRARIES = ("calibayes", "contextlib", "functools", "joblib", "sklearn")
+"""Packages between the code of a user and a warning."""
+
 
 class CalibrationWarning(UserWarning):
     """A diagnostic of a calibration that its user should know about."""
@@ -15,3 +21,11 @@ class LongRunWarning(CalibrationWarning):
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be used: it is damaged, or belongs to another calibration."""
+
+
+def warn_user(message: str, category: type[Warning]) -> None:
+    """Warn at the line of the user's code that called this package, directly or through scikit-learn."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

@@ -194,8 +194,8 @@ class CheckedParts:
         Function of a chunk and the row of its first observation that returns a pytree of arrays.
     sample : pytree of ndarray
         Every k-th observation, for a k such that there are at most some 100,000. The same in all processes.
-    largest : pytree of ndarray
-        Largest absolute value of each array, for each column of X.
+    low, high : pytree of ndarray
+        Smallest and largest value of each array, for each column of X.
     checksum : str
         Checksum of all observations.
     """
@@ -203,7 +203,8 @@ class CheckedParts:
     parts: Parts
     convert: Callable[[Any, int], PyTree[np.ndarray]]
     sample: PyTree[np.ndarray]
-    largest: PyTree[np.ndarray]
+    low: PyTree[np.ndarray]
+    high: PyTree[np.ndarray]
     checksum: str
 
     @property
@@ -274,7 +275,7 @@ def sample_of(data: PyTree[np.ndarray] | CheckedParts) -> PyTree[np.ndarray]:
 def largest_values(data: PyTree[np.ndarray] | CheckedParts) -> PyTree[np.ndarray]:
     """Return the largest absolute values of checked data, for each column of X."""
     if isinstance(data, CheckedParts):
-        return data.largest
+        return jax.tree.map(lambda low, high: np.maximum(-low, high), data.low, data.high)
     return jax.tree.map(lambda leaf: np.asarray(np.abs(leaf).max(0)), data)
 
 

@@ -1,6 +1,5 @@
 """Checks of the observations: `(X, y)` for losses of a linear prediction, any pytree of arrays for other losses."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,7 +10,6 @@ from jaxtyping import PyTree
 
 from calibayes._backend.arguments import unique_names
 from calibayes._backend.memory import require_memory_for_array
-from calibayes._backend.warnings import CalibrationWarning
 from calibayes._core.coordinates import Coordinates
 from calibayes._core.parts import CheckedParts
 from calibayes._validate.counts_risk import check_counts_risk
@@ -24,10 +22,6 @@ from calibayes.model import GibbsModel
 class DataConfig:
     """Tuning constants of the data checks."""
 
-    rank_check_rows: int = 2**16
-    """Number of rows of X on which collinearity is checked first; all rows are used only if these are collinear. If a
-    subset of the rows has full column rank, so has X, so the value affects the running time only. Order-of-magnitude
-    choice: the rank of 65,536 rows takes milliseconds."""
     max_residual: float = 64 * float(np.finfo(np.float64).eps)
     """Residual of least squares, relative to y and to the terms of the prediction, up to which X fits y exactly: the
     rounding errors of a least-squares fit in double precision."""
@@ -182,8 +176,6 @@ def _check_linear_data(model: GibbsModel, data: object) -> tuple[tuple[np.ndarra
     _require_two_observations(len(x))
     assert isinstance(model.loss, LinearLoss)
     model.loss.check(y)
-    if len(x) <= CONFIG.rank_check_rows or not _has_full_rank(x[:: len(x) // CONFIG.rank_check_rows]):
-        warn_about_redundant_columns(x, columns)
     return (x, y), columns
 
 
@@ -318,43 +310,7 @@ def _to_float64(value: object) -> np.ndarray | None:
         return None
 
 
-def warn_about_redundant_columns(
-    x: np.ndarray, columns: list[str] | None, ends: tuple[np.ndarray, np.ndarray] | None = None
-) -> None:
-    """Warn of columns that are zero, constant or collinear.
-
-    `ends` are the smallest and largest values of the columns; None for those of x.
-    """
-    low, high = (x.min(0), x.max(0)) if ends is None else ends
-
-    def name(k: int) -> str:
-        return columns[k] if columns else f"column {k}"
-
-    scale = np.maximum(-low, high)
-    constant = [k for k in range(x.shape[1]) if low[k] == high[k]]
-    zero = [k for k in constant if scale[k] == 0]
-    if zero or len(constant) > 1:
-        redundant = zero or constant[1:]
-        names, plural = ", ".join(map(name, redundant)), len(redundant) > 1
-        drop = "drop them" if plural else "drop it"
-        if zero:
-            coefficient = "coefficients" if plural else "coefficient"
-            _warn(f"X: {names}: all values are zero, so the data say nothing about the {coefficient}; {drop}.")
-        else:
-            _warn(f"X: {names}: constant, like the intercept. Only the prior separates the coefficients; {drop}.")
-    elif not _has_full_rank(x):
-        _warn("X: its columns are collinear. Only the prior can tell their coefficients apart; drop a column.")
-
-
-def _has_full_rank(x: np.ndarray) -> bool:
-    return bool(np.linalg.matrix_rank(_scaled(x)) == x.shape[1])
-
-
 def _scaled(x: np.ndarray) -> np.ndarray:
     """Return X with columns scaled to a largest value of one."""
     scale = np.abs(x).max(0)
     return x / np.where(scale > 0, scale, 1)
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, CalibrationWarning, stacklevel=6)

@@ -24,7 +24,6 @@ from calibayes._validate.data import (
     generic_arrays,
     linear_arrays,
     require_determined,
-    warn_about_redundant_columns,
 )
 from calibayes._validate.functions import check_functions
 from calibayes.losses import CountsRisk, LinearLoss
@@ -100,10 +99,10 @@ def check_parts(model: GibbsModel, parts: Parts, names: Sequence[str] | None) ->
     joined = _Summary(*(np.concatenate(parts) if parts else np.empty(0) for parts in gathered))
     flat, low, high = joined.sample[np.argsort(joined.rows)], joined.low.min(0), joined.high.max(0)
     unflatten = partial(_unflatten, structure, leaves)
-    sample, largest = unflatten(flat), unflatten(np.maximum(-low, high)[None])
-    largest = jax.tree.map(lambda leaf: np.asarray(leaf[0]), largest)
+    sample = unflatten(flat)
+    smallest, largest = (jax.tree.map(lambda leaf: leaf[0], unflatten(ends[None])) for ends in (low, high))
     if linear:
-        _check_linear(model, sample, low, high, joined.responses, parts)
+        _check_linear(model, sample, joined.responses)
     given = parts.names if names is None else names
     default = getattr(model.prior, "names", None) or [f"theta[{k}]" for k in range(dim)]
     names = default if given is None else unique_names(given, dim)
@@ -111,7 +110,7 @@ def check_parts(model: GibbsModel, parts: Parts, names: Sequence[str] | None) ->
     check_functions(model, sample, dim)
     with np.errstate(over="ignore"):
         checksum = int(joined.checksum.sum())
-    checked = CheckedParts(parts, convert, sample, largest, f"{parts.n} {dim} {checksum}")
+    checked = CheckedParts(parts, convert, sample, smallest, largest, f"{parts.n} {dim} {checksum}")
     return Observations(checked, parts.n, dim, [str(name) for name in names])
 
 
@@ -165,19 +164,12 @@ def _summarize(parts: Parts, convert: Any, own: list[tuple[int, int]], linear: b
 def _check_linear(
     model: GibbsModel,
     sample: tuple[np.ndarray, np.ndarray],
-    low: Float[np.ndarray, " C"],
-    high: Float[np.ndarray, " C"],
     responses: Float[np.ndarray, " R"],
-    parts: Parts,
 ) -> None:
-    """Check the response, the rank of X, and that the data are not fitted exactly.
-
-    The rank of the sample is that of X or smaller, and an exact fit of the sample is taken as one of all data.
-    """
+    """Check the response, and that the data are not fitted exactly, for which the sample is taken as all data."""
     assert isinstance(model.loss, LinearLoss)
     x, y = sample
     model.loss.check(np.unique(responses))
-    warn_about_redundant_columns(x, parts.names, (low[:-1], high[:-1]))
     require_determined(x, y, model)
 
 

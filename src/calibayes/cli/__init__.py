@@ -49,7 +49,7 @@ def _printable_messages() -> Iterator[None]:
 
 app = typer.Typer(cls=Commands, add_completion=True, no_args_is_help=True, pretty_exceptions_enable=False)
 
-app.command(no_args_is_help=True)(fit.fit)
+app.command(no_args_is_help=True, epilog=fit.EXAMPLES)(fit.fit)
 app.command(no_args_is_help=True)(report.report)
 app.command()(demo.demo)
 

@@ -7,11 +7,13 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from jaxtyping import Float
 from rich.console import Console
 from rich.table import Table
 
 import calibayes as cb
 from calibayes._backend.text import printable
+from calibayes.result.intervals import format_number
 
 
 def demo(
@@ -27,12 +29,9 @@ def demo(
     console = Console()
     intercept, slope = cb.datasets.TRUE_THETA
     console.print(f"Median regression, y = {intercept:g} + {slope:g} x + noise, {n} observations.\n")
-    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
-    data = cb.datasets.median_regression(n, seed)
-    # The first iteration at eta = 1 is the uncalibrated posterior.
-    result = cb.calibrate(model, data, eta_init=1.0, seed=seed, names=["intercept", "slope"])
-    console.print(_coverage_table(result))
+    result = calibrate_example(n, seed)
     console.print(_interval_table(result))
+    console.print(_coverage_table(result))
     calibrated = time.perf_counter()
     coverage = result.validate()
     validated = time.perf_counter()
@@ -48,28 +47,49 @@ def demo(
         raise typer.Exit(1)
 
 
+def calibrate_example(n: int = 100, seed: int = 0) -> cb.Result:
+    """Return the calibration of the README's example; the picture of the README shows it, too."""
+    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    data = cb.datasets.median_regression(n, seed)
+    return cb.calibrate(model, data, level=0.95, seed=seed, names=["intercept", "slope"])
+
+
+def uncalibrated_coverage(result: cb.Result) -> cb.Coverage | None:
+    """Return the coverage of the posterior at eta = 1, from the coverage curve; None if 1 is off the curve."""
+    etas, n_replicates = result.curve.etas, result.coverage.n_replicates
+    if not (len(etas) and etas[0] <= 1 <= etas[-1]):
+        return None
+    return cb.Coverage(round(float(np.interp(1.0, etas, result.curve.coverage())) * n_replicates), n_replicates)
+
+
+def uncalibrated_intervals(result: cb.Result) -> Float[np.ndarray, "K 2"]:
+    """Return the marginal intervals of the posterior at eta = 1."""
+    tail = (1 - result.level) / 2
+    return np.quantile(result.posterior(1.0), [tail, 1 - tail], axis=0).T
+
+
 def _coverage_table(result: cb.Result) -> Table:
-    first, n_replicates = result.trace[0], result.coverage.n_replicates
-    table = Table(title=f"Coverage of {result.level:.0%} {result.region.name} sets")
+    table = Table(title=f"Joint {result.level:.0%} {result.region.name} sets")
     for column in ("", "learning rate", "standard error", "coverage", "95% interval"):
         table.add_column(column, justify="right" if column else "left")
-    before = cb.Coverage(round(first.coverage * n_replicates), n_replicates)
-    for name, eta, error, coverage, style in (
-        ("uncalibrated", first.eta, "", before, ""),
-        ("calibrated", result.eta, f"{result.eta_se:.3f}", result.coverage, "bold"),
-    ):
-        interval = "{:.3f} to {:.3f}".format(*coverage.interval)
-        table.add_row(name, f"{eta:.3f}", error, f"{coverage:.3f}", interval, style=style)
+    before = uncalibrated_coverage(result)
+    if before is not None:
+        table.add_row("uncalibrated", "1", "", f"{before:.3f}", "{:.3f} to {:.3f}".format(*before.interval))
+    interval = "{:.3f} to {:.3f}".format(*result.coverage.interval)
+    table.add_row(
+        "calibrated", f"{result.eta:.4g}", f"{result.eta_se:.2g}", f"{result.coverage:.3f}", interval, style="bold"
+    )
     return table
 
 
 def _interval_table(result: cb.Result) -> Table:
-    table = Table(title=f"{result.level:.0%} credible intervals")
+    table = Table(title=f"{result.level:.0%} credible intervals, each calibrated at its own learning rate")
     for column in ("", "true value", "uncalibrated", "calibrated", "relative width"):
         table.add_column(column, justify="right" if column else "left")
-    before, after = result.trace[0].intervals, result.marginal_intervals()
-    ratios = np.diff(after)[:, 0] / np.diff(before)[:, 0]
-    for k, name in enumerate(result.names):
-        intervals = ("{:.3f} to {:.3f}".format(*bounds[k]) for bounds in (before, after))
-        table.add_row(name, f"{cb.datasets.TRUE_THETA[k]:g}", *intervals, f"{ratios[k]:.2f}")
+    before, after = uncalibrated_intervals(result), result.intervals()
+    for k, (name, _, _, low, high, _) in enumerate(after.cells()[1:]):
+        width, width_before = np.ptp(after.bounds[k]), np.ptp(before[k])
+        uncalibrated = " to ".join(format_number(bound, width) for bound in before[k])
+        ratio = f"{width / width_before:.2f}"
+        table.add_row(name, f"{cb.datasets.TRUE_THETA[k]:g}", uncalibrated, f"{low} to {high}", ratio)
     return table

@@ -4,7 +4,7 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,10 +22,20 @@ from calibayes.cli.output import FitSummary, print_summary, to_json
 from calibayes.cli.report import require_writable, write_report
 from calibayes.compare import compare_with
 from calibayes.losses import LinearLoss
-from calibayes.tables.columns import Roles, is_survival, select_columns, split_names
+from calibayes.tables.columns import Roles, is_survival, select_columns
 from calibayes.tables.files import read_table
 from calibayes.tables.linear import LinearModel
 from calibayes.tables.parts import linear_model_in_parts
+
+EXAMPLES = """Examples:
+
+calibayes fit wages.csv --target wage --tau 0.9 --report wages.html
+
+calibayes fit survey.csv --formula "income ~ age + C(region)" --weights w --cluster household --table income.tex
+
+calibayes fit trial.parquet --target cured --loss logistic --columns dose,age --method matching --compare
+"""
+"""Commands that `calibayes fit --help` shows."""
 
 
 def fit(
@@ -48,12 +58,15 @@ def fit(
     bootstrap: options.BootstrapOption = 2_000,
     cluster: options.ClusterOption = None,
     strata: options.StrataOption = None,
+    block: options.BlockOption = None,
     weights: options.WeightsOption = None,
     seed: options.SeedOption = 0,
     compare: options.CompareOption = False,
     json: options.JsonOption = False,
     report: options.ReportOption = None,
+    table: options.TableOption = None,
     save: options.SaveOption = None,
+    strict: options.StrictOption = False,
     alone: options.AloneOption = False,
     checkpoint: options.CheckpointOption = None,
 ) -> None:
@@ -63,7 +76,8 @@ def fit(
 
     Several devices are used if the problem is large enough. Processes started by srun or mpirun share the work.
 
-    Exit status: 0 if everything converged; 1 if not, or if there is no result; 2 for invalid input.
+    Exit status: 0 if everything converged; 1 if not, or if there is no result; 2 for invalid input. With --strict, 1
+    also if there are warnings.
     """
     if not alone:
         join_processes()
@@ -71,23 +85,13 @@ def fit(
     if survival and not (loss == options.Loss.quantile and tau is delta is positive is None):
         raise typer.BadParameter("Surv(...) ~ is Cox's model: leave out --loss, --tau, --delta and --positive.")
     linear_loss = _make_loss(loss, tau, delta)
-    require_writable(save, ".nc")
-    require_writable(report, ".html")
-    if save is not None and find_spec("arviz_base") is None:
-        raise typer.BadParameter("--save needs ArviZ: pip install 'calibayes[arviz]'.")
+    _require_writable(save, report, table)
     default_delta, roles = loss == options.Loss.huber and delta is None, Roles(cluster, weights, strata)
     with _input_errors():
         model: LinearModel | None = None
-        if formula is None and not roles.names and not survival:
+        if formula is None and not roles.names and not survival and block is None:
             model = linear_model_in_parts(
-                data,
-                target,
-                None if columns is None else split_names(columns),
-                not no_intercept,
-                linear_loss,
-                positive,
-                default_delta,
-                bootstrap,
+                data, target, columns, not no_intercept, linear_loss, positive, default_delta, bootstrap
             )
         if model is None:
             selection = select_columns(
@@ -99,6 +103,7 @@ def fit(
                 roles=roles,
                 drop_missing=drop_missing,
                 allow_python=allow_python,
+                classes=linear_loss.margin,
             )
             if survival:
                 model = LinearModel.of_survival(selection)
@@ -110,7 +115,9 @@ def fit(
         "method": method.value,
         "shape": None if shape is None else shape.value,
         "bootstrap": bootstrap,
+        "block": block,
         "call": shlex.join(["calibayes", *sys.argv[1:]]),
+        "file": data.name,
         "seed": seed,
         "checkpoint": checkpoint,
     }
@@ -125,9 +132,11 @@ def fit(
         comparison = compare_with(result, seconds=time.perf_counter() - started) if compare else None
         if report is not None:
             write_report(result, report, intervals, comparison)
-    summary = FitSummary(result, intervals, model, data.name, recorded, comparison)
+        if table is not None:
+            _write_table(intervals, table)
+    summary = FitSummary(result, intervals, model, recorded, comparison, strict)
     if is_main_process():
-        _print(summary, json, [path for path in (save, report) if path is not None])
+        _print(summary, json, [path for path in (save, report, table) if path is not None])
     raise typer.Exit(summary.exit_code)
 
 
@@ -138,6 +147,29 @@ def _print(summary: FitSummary, json: bool, written: list[Path]) -> None:
     print_summary(summary)
     for path in written:
         typer.echo(f"wrote {printable(str(path))}")
+
+
+def _require_writable(save: Path | None, report: Path | None, table: Path | None) -> None:
+    """Raise an error before the calibration if an output file cannot be written."""
+    require_writable(save, ".nc")
+    require_writable(report, ".html")
+    require_writable(table, *_TABLES)
+    if save is not None and find_spec("arviz_base") is None:
+        raise typer.BadParameter("--save needs ArviZ: pip install 'calibayes[arviz]'.")
+
+
+def _write_table(intervals: cb.Intervals, path: Path) -> None:
+    """Write the table of coefficients in the format of the suffix."""
+    if is_main_process():
+        path.write_text(_TABLES[path.suffix](intervals).rstrip("\n") + "\n", encoding="utf-8")
+
+
+_TABLES: dict[str, Callable[[cb.Intervals], str]] = {
+    ".tex": cb.Intervals.to_latex,
+    ".md": cb.Intervals.to_markdown,
+    ".csv": cb.Intervals.to_csv,
+}
+"""Functions that write the table of coefficients, by the suffix of the file."""
 
 
 def _make_loss(name: options.Loss, tau: float | None, delta: float | None) -> LinearLoss:

@@ -119,14 +119,18 @@ TargetOption = Annotated[
 ColumnsOption = Annotated[
     str | None,
     typer.Option(
-        metavar="A,B,C", help="Columns to predict from.", show_default="all others", rich_help_panel=_DATA_PANEL
+        metavar="A,B,C",
+        help="Columns to predict from, separated by commas.",
+        show_default="all others",
+        rich_help_panel=_DATA_PANEL,
     ),
 ]
 FormulaOption = Annotated[
     str | None,
     typer.Option(
         metavar="FORMULA",
-        help='Formula instead of target and columns: "y ~ a + np.log(b) + C(c)". Put names with spaces in `backticks`.',
+        help='Formula instead of target and columns: "y ~ a + log(b) + C(c)"; C() makes categories. Put names with '
+        "spaces in `backticks`.",
         rich_help_panel=_DATA_PANEL,
     ),
 ]
@@ -134,13 +138,14 @@ AllowPythonOption = Annotated[
     bool,
     typer.Option(
         "--allow-python",
+        metavar="",
         help="Run expressions of the formula as Python instead of allowing a list of functions. A formula can then do "
         "anything on this computer: use it only with formulas that you trust.",
         rich_help_panel=_DATA_PANEL,
     ),
 ]
 NoInterceptOption = Annotated[
-    bool, typer.Option("--no-intercept", help="Fit without an intercept.", rich_help_panel=_DATA_PANEL)
+    bool, typer.Option("--no-intercept", metavar="", help="Fit without an intercept.", rich_help_panel=_DATA_PANEL)
 ]
 PositiveOption = Annotated[
     str | None,
@@ -158,7 +163,7 @@ NaOption = Annotated[
     ),
 ]
 DropMissingOption = Annotated[
-    bool, typer.Option("--drop-missing", help="Drop rows with missing values.", rich_help_panel=_DATA_PANEL)
+    bool, typer.Option("--drop-missing", metavar="", help="Drop rows with missing values.", rich_help_panel=_DATA_PANEL)
 ]
 LossOption = Annotated[
     Loss,
@@ -223,6 +228,7 @@ CompareOption = Annotated[
     bool,
     typer.Option(
         "--compare",
+        metavar="",
         help="Compare the methods for the learning rate, on the same replicates.",
         rich_help_panel=_OUTPUT_PANEL,
     ),
@@ -248,6 +254,15 @@ StrataOption = Annotated[
         rich_help_panel=_CALIBRATION_PANEL,
     ),
 ]
+BlockOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="LENGTH",
+        help="Resample blocks of this many consecutive rows, for serially dependent rows in order of time.",
+        show_default="independent rows",
+        rich_help_panel=_CALIBRATION_PANEL,
+    ),
+]
 WeightsOption = Annotated[
     str | None,
     typer.Option(
@@ -261,11 +276,27 @@ SeedOption = Annotated[
     int, typer.Option(metavar="N", help="Seed of the random numbers.", rich_help_panel=_CALIBRATION_PANEL)
 ]
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=_OUTPUT_PANEL)
+    bool,
+    typer.Option("--json", metavar="", help="Print one JSON object instead of text.", rich_help_panel=_OUTPUT_PANEL),
 ]
 ReportOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="HTML report to write.", dir_okay=False, rich_help_panel=_OUTPUT_PANEL),
+]
+TableOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Table of coefficients to write, by its suffix as LaTeX (.tex), Markdown (.md) or CSV (.csv).",
+        dir_okay=False,
+        rich_help_panel=_OUTPUT_PANEL,
+    ),
+]
+StrictOption = Annotated[
+    bool,
+    typer.Option(
+        "--strict", metavar="", help="Exit with status 1 also if there are warnings.", rich_help_panel=_OUTPUT_PANEL
+    ),
 ]
 SaveOption = Annotated[
     Path | None,
@@ -277,6 +308,7 @@ AloneOption = Annotated[
     bool,
     typer.Option(
         "--alone",
+        metavar="",
         help="Run without the other processes started by srun or mpirun.",
         rich_help_panel=_OUTPUT_PANEL,
     ),

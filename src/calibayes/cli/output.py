@@ -2,8 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,12 +13,13 @@ from rich.text import Text
 
 from calibayes._backend.text import printable
 from calibayes._backend.warnings import NotConvergedWarning
-from calibayes._core.status import Diagnostic, Severity, Status
+from calibayes._core.status import Diagnostic, Severity, Status, worst
 from calibayes.compare import Comparison
 from calibayes.io import encode_diagnostics
-from calibayes.losses import Cox, Expectile, Hinge, Huber, LinearLoss, Quantile
-from calibayes.report import verdict
+from calibayes.losses import Cox
+from calibayes.report.description import headline
 from calibayes.result import Intervals, Result
+from calibayes.result.intervals import normal_width
 from calibayes.tables.linear import LinearModel
 
 
@@ -34,7 +34,6 @@ class OutputConfig:
 
 CONFIG = OutputConfig()
 
-_LOSS_TITLES = {"Absolute": "Least absolute error", "Squared": "Least squares"}
 _FAILED = "bold red"
 _LABELS = {Severity.INFO: "note", Severity.WARNING: "warning", Severity.ERROR: "error"}
 
@@ -54,11 +53,12 @@ class FitSummary:
     result: Result
     intervals: Intervals
     model: LinearModel
-    file: str
     warnings: list[Warning]
     """Warnings that were raised during the calibration."""
     comparison: Comparison | None = None
     """The methods that were compared, if this was requested."""
+    strict: bool = False
+    """Whether warnings make the command fail."""
 
     @property
     def converged(self) -> bool:
@@ -68,7 +68,8 @@ class FitSummary:
     @property
     def exit_code(self) -> int:
         """Exit status of the command."""
-        return 0 if self.converged else 1
+        warned = worst(self.diagnostics) >= Severity.WARNING
+        return 0 if self.converged and not (self.strict and warned) else 1
 
     @property
     def diagnostics(self) -> dict[Diagnostic, list[str]]:
@@ -83,13 +84,7 @@ class FitSummary:
     @property
     def notes(self) -> list[str]:
         """Remarks about the data, and warnings that are not about the status or a diagnostic."""
-        n_rows, n_coefficients = self.model.n_rows, len(self.intervals.names)
         notes = list(self.model.selection.notes)
-        if n_rows < verdict.CONFIG.few_observations * n_coefficients:
-            notes.append(
-                f"{n_rows:,} rows are few for {n_coefficients} coefficients: the coverage of the true parameters may "
-                "be below the level, because the bootstrap is an approximation for large samples."
-            )
         messages = [diagnostic.message for diagnostic in self.diagnostics]
         for warning in self.warnings:
             text = str(warning)
@@ -101,25 +96,7 @@ class FitSummary:
     @property
     def title(self) -> str:
         """Model, target and data in one line."""
-        selection, n_columns = self.model.selection, len(self.model.selection.names)
-        target = selection.target if self.model.classes is None else f"{selection.target} = {self.model.classes[1]}"
-        predictors = f" on {n_columns} column{'s' * (n_columns > 1)}" if n_columns else ""
-        return f"{model_title(self.model.loss)} of {target}{predictors}, {self.model.n_rows:,} rows of {self.file}."
-
-
-def model_title(loss: LinearLoss | Cox) -> str:
-    """Return the usual name of a linear model with this loss."""
-    match loss:
-        case Quantile():
-            return "Median regression" if float(loss.tau) == 0.5 else f"{float(loss.tau):.3g} quantile regression"
-        case Expectile():
-            return f"{float(loss.tau):.3g} expectile regression"
-        case Huber():
-            return f"Huber regression (delta {float(loss.delta):.4g})"
-        case Hinge():
-            return "Support vector machine"
-    name = type(loss).__name__
-    return f"{_LOSS_TITLES.get(name, name)} regression"
+        return headline(self.result)
 
 
 def to_json(summary: FitSummary) -> str:
@@ -194,7 +171,7 @@ def print_summary(summary: FitSummary) -> None:
         Fact("joint eta", f"{result.eta:.4g} (standard error {error}), learning rate for {region} sets"),
         Fact("coverage", f"{result.coverage:.3f} ({low:.3f} to {high:.3f}) of {level} {region} sets"),
     )
-    console.print(_coefficient_table(summary, level))
+    console.print(_coefficient_table(summary))
     console.print(printable(" ".join(_explanations(summary))), style="dim", markup=False)
     console.print()
     if summary.comparison is not None:
@@ -205,7 +182,8 @@ def print_summary(summary: FitSummary) -> None:
 
 def _explanations(summary: FitSummary) -> list[str]:
     """Return sentences that explain the table of coefficients."""
-    sentences = ["Each interval is calibrated individually, at the eta in its row."]
+    width = normal_width(summary.intervals.level)
+    sentences = [f"Each interval is calibrated individually, at the eta in its row; se is its width over {width:.2f}."]
     if isinstance(summary.model.loss, Cox):
         sentences.append("Coefficients are logarithms of hazard ratios.")
     if summary.model.classes is not None:
@@ -242,24 +220,16 @@ def _status_facts(summary: FitSummary) -> list[Fact]:
     return facts + [Fact("note", note) for note in summary.notes]
 
 
-def _coefficient_table(summary: FitSummary, level: str) -> Table:
+def _coefficient_table(summary: FitSummary) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", overflow="fold")
-    for column in ("mean", f"{level} low", f"{level} high", "eta"):
+    intervals = replace(summary.intervals, means=summary.result.means)
+    head, *rows = intervals.cells()
+    for column in head[1:]:
         table.add_column(column, justify="right", no_wrap=True)
-    intervals = summary.intervals
-    etas = _align_digits(list(intervals.eta), float(np.median(intervals.eta)))
-    for k, name in enumerate(intervals.names):
-        low, high = intervals.bounds[k]
-        cells = _align_digits([float(summary.result.means[k]), low, high], high - low)
-        table.add_row(Text(printable(name)), *cells, etas[k], style="" if intervals.converged[k] else "red")
+    for k, (name, *cells) in enumerate(rows):
+        table.add_row(Text(printable(name)), *cells, style="" if intervals.converged[k] else "red")
     return table
-
-
-def _align_digits(values: Sequence[float], scale: float) -> list[str]:
-    """Format numbers to the third significant digit of `scale`, so that they can be compared."""
-    digits = 2 - math.floor(math.log10(scale)) if scale > 0 else 3
-    return [f"{value:.{max(digits, 0)}f}" if -4 <= digits <= 6 else f"{value:.3e}" for value in values]
 
 
 def _print_facts(console: Console, *facts: Fact) -> None:

@@ -39,11 +39,11 @@ def write_report(result: Result, path: Path, intervals: Intervals | None, compar
     write(result, path, intervals=False if intervals is None else intervals, comparison=comparison)
 
 
-def require_writable(path: Path | None, suffix: str) -> None:
+def require_writable(path: Path | None, *suffixes: str) -> None:
     """Raise an error before the calibration if the output file has a wrong suffix or its folder does not exist."""
     if path is None:
         return
-    if path.suffix != suffix:
-        raise typer.BadParameter(f"{path} must end in {suffix}.")
+    if path.suffix not in suffixes:
+        raise typer.BadParameter(f"{path} must end in {' or '.join(suffixes)}.")
     if not path.parent.is_dir():
         raise typer.BadParameter(f"the folder {path.parent} for {path.name} does not exist.")

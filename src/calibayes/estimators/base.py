@@ -13,6 +13,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from calibayes.design import Design
 from calibayes.losses import Cox, LinearLoss
+from calibayes.report.description import model_title
 from calibayes.report.source import python_source
 from calibayes.result import Intervals, Result
 
@@ -51,19 +52,23 @@ class LinearEstimator(BaseEstimator):
         """Return the function that calibrates the model, given the loss, the columns and the response."""
         return design.calibrate
 
-    def _calibrate(self, design: Design, columns: Float[np.ndarray, "N P"], y: Any) -> None:
-        """Calibrate the model and set the fitted attributes."""
+    def _calibrate(self, design: Design, columns: Float[np.ndarray, "N P"], y: Any, target: str) -> None:
+        """Calibrate the model and set the fitted attributes; the report calls the response `target`."""
         names = getattr(self, "feature_names_in_", [f"x{k}" for k in range(columns.shape[1])])
-        seed = self.random_state
-        if not isinstance(seed, int | np.integer):
-            seed = check_random_state(seed).randint(2**31 - 1)
+        seed, loss = as_seed(self.random_state), self._loss()
+        classes = getattr(self, "classes_", None)
         self._recalibrate = partial(
             self._calibrator(design),
-            self._loss(),
+            loss,
             columns,
             y,
             names=[str(name) for name in names],
-            call=self._source(int(seed), design.weights is not None),
+            call=self._source(seed, design.weights is not None),
+            about={
+                "target": target,
+                "title": model_title(loss),
+                "classes": None if classes is None else [str(label) for label in classes],
+            },
             level=self.level,
             region=self.region,
             method=self.method,
@@ -71,7 +76,7 @@ class LinearEstimator(BaseEstimator):
             prior=self.prior,
             bootstrap=self.bootstrap,
             sampler=self.sampler,
-            seed=int(seed),
+            seed=seed,
             progress=False,
         )
         self._design = design
@@ -91,7 +96,9 @@ class LinearEstimator(BaseEstimator):
         defaults = type(self)().get_params(deep=False)
         parameters = self.get_params(deep=False) | {"random_state": seed}
         changed = [
-            f"{name}={python_source(value, name)}" for name, value in parameters.items() if value is not defaults[name]
+            f"{name}={python_source(value, name)}"
+            for name, value in parameters.items()
+            if python_source(value) != python_source(defaults[name]) or type(value) is not type(defaults[name])
         ]
         name = type(self).__name__
         arguments = "X, y, sample_weight=weights" if weighted else "X, y"
@@ -159,8 +166,24 @@ class LinearEstimator(BaseEstimator):
         return result.intervals(level, of=rows).bounds[inverse.reshape(-1)]
 
 
+def as_seed(random_state: Any) -> int:
+    """Return the seed of an estimator: that integer, or one that a random number generator draws."""
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31 - 1))
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def name_of(y: Any) -> str:
+    """Return the name of the response: that of a series or of a frame with one column, else "y"."""
+    columns = getattr(y, "columns", None)
+    name = getattr(y, "name", None) if columns is None or len(columns) != 1 else columns[0]
+    return "y" if name is None else str(name)
+
+
 def require_numeric(X: Any) -> None:
-    """Raise an error that names the columns of a data frame that are not numeric."""
+    """Raise an error that names the columns of a data frame that are not numeric or have missing values."""
     if not hasattr(X, "columns"):
         return
     texts = [str(name) for name in X.columns if not _is_numeric(X[name])]
@@ -169,6 +192,34 @@ def require_numeric(X: Any) -> None:
             f"X must hold numbers; these columns do not: {', '.join(texts)}. Encode them, for example by "
             'sklearn.preprocessing.OneHotEncoder, or use calibayes.fit("y ~ C(column)", frame).'
         )
+    missing = {str(name): int(np.isnan(np.asarray(X[name], np.float64)).sum()) for name in X.columns}
+    if any(missing.values()):
+        counts = ", ".join(f"{name} ({n})" for name, n in missing.items() if n)
+        raise ValueError(
+            f"Input X contains NaN, in the columns {counts}. Drop these rows, impute the values, for example by "
+            'sklearn.impute.SimpleImputer in a pipeline, or use calibayes.fit(..., missing="drop").'
+        )
+
+
+def require_numeric_response(y: Any, target: str) -> None:
+    """Raise an error if the response consists of texts, and name the classifiers."""
+    values = np.asarray(y)
+    if values.dtype.kind not in "OUST":
+        return
+    texts = [value for value in dict.fromkeys(values.ravel().tolist()) if isinstance(value, str)]
+    if texts and not all(_is_number(text) for text in texts):
+        raise ValueError(
+            f"the response {target!r} must hold numbers; it has values such as {texts[0]!r}. For two classes use "
+            "LogisticClassifier or SVMClassifier."
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_numeric(column: Any) -> bool:

@@ -8,7 +8,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import validate_data
 
 from calibayes import losses
-from calibayes.estimators.base import LinearEstimator, require_numeric
+from calibayes.estimators.base import LinearEstimator, name_of, require_numeric
 from calibayes.losses import LinearLoss
 
 
@@ -49,7 +49,7 @@ class Classifier(ClassifierMixin, LinearEstimator):
         design = self._design_of(columns, sample_weight)
         if design.weights is not None and len(np.unique(labels[design.weights > 0])) < 2:
             raise ValueError("y has only one class where sample_weight is positive: a classifier needs two.")
-        self._calibrate(design, columns, np.where(labels == self.classes_[1], 1.0, -1.0))
+        self._calibrate(design, columns, np.where(labels == self.classes_[1], 1.0, -1.0), name_of(y))
         return self
 
     def decision_function(self, X: object) -> Float[np.ndarray, " N"]:
@@ -106,15 +106,14 @@ class SVMClassifier(Classifier):
         "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
         Prior of the linear prediction at the means of the columns (absent if `fit_intercept=False`), followed by the
-        coefficients. Default: independent normal
-        distributions, weak compared with the spread of the data.
+        coefficients. Default: independent normal distributions, weak compared with the spread of the data.
     bootstrap : int, Bootstrap or ndarray, optional
         Bootstrap replicates, as in `calibayes.calibrate`.
     sampler : str or Sampler
         Sampler, as in `calibayes.calibrate`. Default: "auto".
     fit_intercept : bool
         Whether the model has an intercept. Default: True.
-    random_state : int, RandomState or None
+    random_state : int, RandomState, Generator or None
         Seed. Default: 0, which makes repeated fits identical.
 
     Attributes
@@ -176,15 +175,14 @@ class LogisticClassifier(Classifier):
         "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
         Prior of the linear prediction at the means of the columns (absent if `fit_intercept=False`), followed by the
-        coefficients. Default: independent normal
-        distributions, weak compared with the spread of the data.
+        coefficients. Default: independent normal distributions, weak compared with the spread of the data.
     bootstrap : int, Bootstrap or ndarray, optional
         Bootstrap replicates, as in `calibayes.calibrate`.
     sampler : str or Sampler
         Sampler, as in `calibayes.calibrate`. Default: "auto".
     fit_intercept : bool
         Whether the model has an intercept. Default: True.
-    random_state : int, RandomState or None
+    random_state : int, RandomState, Generator or None
         Seed. Default: 0, which makes repeated fits identical.
 
     Attributes

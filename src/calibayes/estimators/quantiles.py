@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from sklearn.metrics import d2_pinball_score
+from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from calibayes._backend.arguments import fraction
-from calibayes.estimators.base import require_numeric
+from calibayes.estimators.base import as_seed, require_numeric
 from calibayes.estimators.regressors import QuantileRegressor
 
 
@@ -33,16 +34,18 @@ class MultiQuantileRegressor(BaseEstimator):
         "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
         Prior of the linear prediction at the means of the columns (absent if `fit_intercept=False`), followed by the
-        coefficients. Default: independent normal
-        distributions, weak compared with the spread of the data.
+        coefficients. Default: independent normal distributions, weak compared with the spread of the data.
     bootstrap : int, Bootstrap or ndarray, optional
         Bootstrap replicates, as in `calibayes.calibrate`.
     sampler : str or Sampler
         Sampler, as in `calibayes.calibrate`. Default: "auto".
     fit_intercept : bool
         Whether the model has an intercept. Default: True.
-    random_state : int, RandomState or None
+    random_state : int, RandomState, Generator or None
         Seed. Default: 0, which makes repeated fits identical.
+    n_jobs : int, optional
+        Number of quantiles that are fitted at the same time, in threads; -1 for all processors. Each fit uses several
+        processors by itself, so that this helps for small data only. Default: one after the other.
 
     Attributes
     ----------
@@ -88,6 +91,7 @@ class MultiQuantileRegressor(BaseEstimator):
         sampler="auto",
         fit_intercept=True,
         random_state=0,
+        n_jobs=None,
     ):
         self.taus = taus
         self.level = level
@@ -99,6 +103,7 @@ class MultiQuantileRegressor(BaseEstimator):
         self.sampler = sampler
         self.fit_intercept = fit_intercept
         self.random_state = random_state
+        self.n_jobs = n_jobs
 
     def fit(self, X: object, y: object, sample_weight: object = None) -> "MultiQuantileRegressor":
         """Calibrate the model of each quantile.
@@ -119,12 +124,12 @@ class MultiQuantileRegressor(BaseEstimator):
         """
         taus = _check_taus(self.taus)
         require_numeric(X)
-        columns, response = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
-        options = {name: value for name, value in self.get_params(deep=False).items() if name != "taus"}
-        if not isinstance(self.random_state, int | np.integer):
-            # One seed, so that the replicates are the same for all quantiles.
-            options["random_state"] = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.estimators_ = [QuantileRegressor(tau, **options).fit(columns, response, sample_weight) for tau in taus]
+        columns, _ = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        options = {name: value for name, value in self.get_params(deep=False).items() if name not in ("taus", "n_jobs")}
+        # One seed, so that the replicates are the same for all quantiles.
+        options["random_state"] = as_seed(self.random_state)
+        fit_one = delayed(lambda tau: QuantileRegressor(tau, **options).fit(X, y, sample_weight))
+        self.estimators_ = list(Parallel(self.n_jobs, prefer="threads")(fit_one(tau) for tau in taus))
         self.coef_ = np.array([estimator.coef_ for estimator in self.estimators_])
         self.intercept_ = np.array([estimator.intercept_ for estimator in self.estimators_])
         self.eta_ = np.array([estimator.eta_ for estimator in self.estimators_])
@@ -175,8 +180,28 @@ class MultiQuantileRegressor(BaseEstimator):
             Lower and upper bounds.
         """
         check_is_fitted(self)
-        columns = validate_data(self, X, dtype=np.float64, reset=False)
-        return np.sort(np.stack([one.predict_interval(columns, level) for one in self.estimators_], 1), axis=1)
+        return np.sort(np.stack([one.predict_interval(X, level) for one in self.estimators_], 1), axis=1)
+
+    def score(self, X: object, y: object, sample_weight: object = None) -> float:
+        """Return the mean over the quantiles of the share of the check loss that the predictions explain.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Columns.
+        y : array-like of shape (n_samples,)
+            Response.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weight of each row. Default: all one.
+
+        Returns
+        -------
+        float
+            One minus the check loss relative to that of a constant (`sklearn.metrics.d2_pinball_score`); at most 1.
+        """
+        taus, columns = _check_taus(self.taus), self.predict(X).T
+        pairs = zip(taus, columns, strict=True)
+        return float(np.mean([d2_pinball_score(y, q, sample_weight=sample_weight, alpha=tau) for tau, q in pairs]))
 
 
 def _check_taus(taus: Sequence[float]) -> list[float]:

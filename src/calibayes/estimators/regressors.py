@@ -8,7 +8,7 @@ from sklearn.utils.validation import validate_data
 
 from calibayes import losses
 from calibayes.design import Design
-from calibayes.estimators.base import LinearEstimator, require_numeric
+from calibayes.estimators.base import LinearEstimator, name_of, require_numeric, require_numeric_response
 from calibayes.losses import LinearLoss
 
 
@@ -33,8 +33,10 @@ class Regressor(RegressorMixin, LinearEstimator):
             The fitted estimator.
         """
         require_numeric(X)
+        require_numeric_response(y, name_of(y))
         columns, response = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
-        self._calibrate(self._design_of(columns, sample_weight), columns, np.asarray(response, np.float64))
+        design = self._design_of(columns, sample_weight)
+        self._calibrate(design, columns, np.asarray(response, np.float64), name_of(y))
         return self
 
     def predict(self, X: object) -> Float[np.ndarray, " N"]:
@@ -70,15 +72,14 @@ class QuantileRegressor(Regressor):
         "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
         Prior of the linear prediction at the means of the columns (absent if `fit_intercept=False`), followed by the
-        coefficients. Default: independent normal
-        distributions, weak compared with the spread of the data.
+        coefficients. Default: independent normal distributions, weak compared with the spread of the data.
     bootstrap : int, Bootstrap or ndarray, optional
         Bootstrap replicates, as in `calibayes.calibrate`.
     sampler : str or Sampler
         Sampler, as in `calibayes.calibrate`. Default: "auto".
     fit_intercept : bool
         Whether the model has an intercept. Default: True.
-    random_state : int, RandomState or None
+    random_state : int, RandomState, Generator or None
         Seed. Default: 0, which makes repeated fits identical.
 
     Attributes
@@ -165,15 +166,14 @@ class ExpectileRegressor(Regressor):
         "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
         Prior of the linear prediction at the means of the columns (absent if `fit_intercept=False`), followed by the
-        coefficients. Default: independent normal
-        distributions, weak compared with the spread of the data.
+        coefficients. Default: independent normal distributions, weak compared with the spread of the data.
     bootstrap : int, Bootstrap or ndarray, optional
         Bootstrap replicates, as in `calibayes.calibrate`.
     sampler : str or Sampler
         Sampler, as in `calibayes.calibrate`. Default: "auto".
     fit_intercept : bool
         Whether the model has an intercept. Default: True.
-    random_state : int, RandomState or None
+    random_state : int, RandomState, Generator or None
         Seed. Default: 0, which makes repeated fits identical.
 
     Attributes
@@ -261,15 +261,14 @@ class HuberRegressor(Regressor):
         "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
         Prior of the linear prediction at the means of the columns (absent if `fit_intercept=False`), followed by the
-        coefficients. Default: independent normal
-        distributions, weak compared with the spread of the data.
+        coefficients. Default: independent normal distributions, weak compared with the spread of the data.
     bootstrap : int, Bootstrap or ndarray, optional
         Bootstrap replicates, as in `calibayes.calibrate`.
     sampler : str or Sampler
         Sampler, as in `calibayes.calibrate`. Default: "auto".
     fit_intercept : bool
         Whether the model has an intercept. Default: True.
-    random_state : int, RandomState or None
+    random_state : int, RandomState, Generator or None
         Seed. Default: 0, which makes repeated fits identical.
 
     Attributes
@@ -340,9 +339,11 @@ class HuberRegressor(Regressor):
     def _loss(self) -> LinearLoss:
         return losses.Huber(self.delta_)
 
-    def _calibrate(self, design: Design, columns: Float[np.ndarray, "N P"], y: Float[np.ndarray, " N"]) -> None:
+    def _calibrate(
+        self, design: Design, columns: Float[np.ndarray, "N P"], y: Float[np.ndarray, " N"], target: str
+    ) -> None:
         self.delta_ = design.default_huber_delta(columns, y) if self.delta is None else self.delta
-        super()._calibrate(design, columns, y)
+        super()._calibrate(design, columns, y, target)
 
 
 class PoissonRegressor(Regressor):
@@ -363,15 +364,14 @@ class PoissonRegressor(Regressor):
         "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
         Prior of the linear prediction at the means of the columns (absent if `fit_intercept=False`), followed by the
-        coefficients. Default: independent normal
-        distributions, weak compared with the spread of the data.
+        coefficients. Default: independent normal distributions, weak compared with the spread of the data.
     bootstrap : int, Bootstrap or ndarray, optional
         Bootstrap replicates, as in `calibayes.calibrate`.
     sampler : str or Sampler
         Sampler, as in `calibayes.calibrate`. Default: "auto".
     fit_intercept : bool
         Whether the model has an intercept. Default: True.
-    random_state : int, RandomState or None
+    random_state : int, RandomState, Generator or None
         Seed. Default: 0, which makes repeated fits identical.
 
     Attributes
@@ -461,7 +461,8 @@ class GibbsRegressor(Regressor):
     ----------
     loss : LinearLoss, str or callable, optional
         One of `calibayes.losses`, one of their names (`calibayes.losses.names()`), or a function
-        `rho(prediction, y) -> scalar`. Default: `calibayes.losses.Squared()`.
+        `rho(prediction, y) -> scalar`. The threshold of "huber" is that of `HuberRegressor`; an object such as
+        `calibayes.losses.Huber(1.0)` has its own. Default: `calibayes.losses.Squared()`.
     level : float
         Credible level of the intervals. Default: 0.95.
     region : str or Region
@@ -472,15 +473,14 @@ class GibbsRegressor(Regressor):
         "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
         Prior of the linear prediction at the means of the columns (absent if `fit_intercept=False`), followed by the
-        coefficients. Default: independent normal
-        distributions, weak compared with the spread of the data.
+        coefficients. Default: independent normal distributions, weak compared with the spread of the data.
     bootstrap : int, Bootstrap or ndarray, optional
         Bootstrap replicates, as in `calibayes.calibrate`.
     sampler : str or Sampler
         Sampler, as in `calibayes.calibrate`. Default: "auto".
     fit_intercept : bool
         Whether the model has an intercept. Default: True.
-    random_state : int, RandomState or None
+    random_state : int, RandomState, Generator or None
         Seed. Default: 0, which makes repeated fits identical.
 
     Attributes
@@ -493,8 +493,7 @@ class GibbsRegressor(Regressor):
     coef_eta_ : ndarray of shape (n_features,)
         Learning rate at which each coefficient's interval is calibrated.
     intercept_ : float
-        Posterior mean of the intercept, the logarithm of the conditional mean where all columns are zero; 0 if
-        `fit_intercept=False`.
+        Posterior mean of the intercept, the linear prediction where all columns are zero; 0 if `fit_intercept=False`.
     intercept_interval_ : ndarray of shape (2,)
         Calibrated credible interval of the intercept.
     eta_ : float
@@ -549,9 +548,16 @@ class GibbsRegressor(Regressor):
         if isinstance(self.loss, LinearLoss):
             return self.loss
         if isinstance(self.loss, str):
-            return losses.named(self.loss)
+            return losses.named(self.loss, delta=self._default_delta)
         if not callable(self.loss):
             raise TypeError(
                 f"loss must be one of calibayes.losses, its name, or a function rho(prediction, y); got {self.loss!r}."
             )
         return losses.Linear(self.loss)
+
+    def _calibrate(
+        self, design: Design, columns: Float[np.ndarray, "N P"], y: Float[np.ndarray, " N"], target: str
+    ) -> None:
+        is_huber = isinstance(self.loss, str) and self.loss == "huber"
+        self._default_delta = design.default_huber_delta(columns, y) if is_huber else None
+        super()._calibrate(design, columns, y, target)

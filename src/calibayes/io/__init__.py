@@ -24,8 +24,9 @@ from calibayes._backend.text import printable
 from calibayes._backend.versions import versions
 from calibayes._core.curve import Coverage, Curve
 from calibayes._core.status import Code, Diagnostic, Severity, Status
+from calibayes.io.layout import blocks, dimensions, from_variables, split_chains, to_variables
 from calibayes.io.netcdf import check_sizes
-from calibayes.io.stored import check_stored
+from calibayes.io.stored import check_stored, stored_names
 from calibayes.regions import REGIONS, Interval, Linear, Region, UnavailableRegion
 from calibayes.result import Intervals, Result, TraceRecord
 
@@ -40,9 +41,9 @@ else:
 class StorageConfig:
     """Choices for saving a result."""
 
-    max_parameters_for_intervals: int = 10
+    max_parameters_for_intervals: int = 30
     """Number of parameters up to which `save` and the HTML report compute `result.intervals()` without being asked.
-    One parameter takes about a second, so that saving takes seconds at most; an order-of-magnitude choice."""
+    That takes about as long as a second calibration; an order-of-magnitude choice."""
 
 
 CONFIG = StorageConfig()
@@ -154,11 +155,12 @@ def to_datatree(result: Result) -> DataTree:
     arviz = _import_arviz("to_datatree")
     from xarray import DataTree
 
-    groups = _groups(result)
-    dims = _dims(groups)
+    # Texts in HDF5 cannot contain the null character.
+    names = [name.replace("\0", printable("\0")) for name in result.names]
+    groups = _groups(result, names)
+    dims = _dims(groups) | {"posterior": {name: dimensions(name, block) for name, block in blocks(names).items()}}
     coords = {
-        # Texts in HDF5 cannot contain the null character.
-        "parameter": [name.replace("\0", printable("\0")) for name in result.names],
+        "parameter": names,
         "learning_rate": result.curve.etas,
         "bound": ["low", "high"],
         "iteration": [record.iteration for record in result.trace],
@@ -181,13 +183,14 @@ def to_datatree(result: Result) -> DataTree:
     return DataTree.from_dict(datasets)
 
 
-def _groups(result: Result) -> dict[str, dict[str, Any]]:
+def _groups(result: Result, names: list[str]) -> dict[str, dict[str, Any]]:
     """Return the variables of every group."""
     curve, trace = result.curve, result.trace
     n_draws, n_replicates = len(result.draws), result.coverage.n_replicates
+    equal_weights = np.full(n_draws, -np.log(n_draws))
     groups: dict[str, dict[str, Any]] = {
-        "posterior": {"theta": result.draws[None]},
-        "sample_stats": {"risk": result.risk[None], "log_weight": np.full((1, n_draws), -np.log(n_draws))},
+        "posterior": to_variables(names, result.draws),
+        "sample_stats": {"risk": split_chains(result.risk), "log_weight": split_chains(equal_weights)},
         "bootstrap": {"repaired": np.isin(np.arange(n_replicates), result.repaired_replicates)},
         "curve": {"critical_level": curve.critical_levels, "ess": curve.ess, "band": curve.band()},
         "trace": {name: np.array([getattr(record, name) for record in trace]) for name in _TRACE_FIELDS},
@@ -267,7 +270,7 @@ def _result(groups: dict[str, Dataset]) -> Result:
     posterior = groups["posterior"]
     attrs = posterior.attrs
     level, n_replicates = float(attrs["level"]), int(attrs["n_replicates"])
-    names = [str(name) for name in posterior["parameter"].values]
+    names = stored_names(groups)
     region = _region(str(attrs["region"]), json.loads(attrs["region_arguments"]))
     if not isinstance(region, UnavailableRegion):
         region.check(len(names))
@@ -278,8 +281,8 @@ def _result(groups: dict[str, Dataset]) -> Result:
         status=Status[attrs["status"]],
         diagnostics=_decode_diagnostics(json.loads(attrs["diagnostics"])),
         trace=_trace(groups["trace"]),
-        draws=posterior["theta"].values[0],
-        risk=groups["sample_stats"]["risk"].values[0],
+        draws=from_variables(names, {str(name): variable.values for name, variable in posterior.data_vars.items()}),
+        risk=groups["sample_stats"]["risk"].values.ravel(),
         curve=_curve(groups["curve"], groups["bootstrap"], level, int(attrs["n_groups"])),
         estimate=groups["estimate"]["theta"].values,
         level=level,

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibayes.io.layout import MAX_VARIABLES
+
 if TYPE_CHECKING:
     from h5py import Dataset, Group
 else:
@@ -18,8 +20,8 @@ else:
 
 _MAX_GROUPS = 20
 """Number of groups of a file; results have seven."""
-_MAX_VARIABLES = 50
-"""Number of variables of a group; the largest group of a result has eleven."""
+_MAX_VARIABLES = MAX_VARIABLES + 10
+"""Number of variables of a group: those of the draws, with coordinates."""
 _STRINGS_AT_ONCE = 64
 """Number of texts that are read before their total length is checked again."""
 

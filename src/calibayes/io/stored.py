@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from calibayes._core.status import Status
+from calibayes.io.layout import N_CHAINS, blocks, dimensions
 
 if TYPE_CHECKING:
     from xarray import Dataset
@@ -60,11 +61,10 @@ _PROBABILITY_OR_NAN = _PROBABILITY._replace(allows_nan=True)
 _SIZE_OR_NAN = Range(0.0, allows_nan=True)
 
 _DRAWS = {
-    ("posterior", "theta"): ("chain", "draw", "parameter"),
     ("sample_stats", "risk"): ("chain", "draw"),
     ("estimate", "theta"): ("parameter",),
 }
-"""Variables that are finite if the calibration converged, with their dimensions."""
+"""Variables that are finite if the calibration converged, with their dimensions; so are the draws."""
 _VARIABLES = {
     ("bootstrap", "repaired"): (("replicate",), Range(0, 1)),
     ("bootstrap", "critical_level"): (("replicate",), _PROBABILITY_OR_NAN),
@@ -116,12 +116,15 @@ def check_stored(groups: Mapping[str, Dataset]) -> None:
         raise ValueError("its posterior has no learning rate in its attributes.")
     _check_attributes(groups["posterior"].attrs)
     converged = Status[groups["posterior"].attrs["status"]].is_success
-    sizes = {"chain": 1, "bound": 2, "replicate": int(groups["posterior"].attrs["n_replicates"])}
+    sizes = {"bound": 2, "replicate": int(groups["posterior"].attrs["n_replicates"])}
     required = {key: (dims, _FINITE if converged else _ANY) for key, dims in _DRAWS.items()} | _VARIABLES
     for (group, name), (dims, allowed) in required.items():
         if (group, name) in _OPTIONAL and name not in groups.get(group, {}):
             continue
         _check_variable(groups, group, name, dims, allowed, sizes)
+    if sizes["chain"] not in (1, N_CHAINS):
+        raise ValueError(f"it has {sizes['chain']} chains; it should have 1 or {N_CHAINS}.")
+    _check_draws(groups, _FINITE if converged else _ANY, sizes)
     for group, name in (("curve", "learning_rate"), ("trace", "iteration")):
         if (np.diff(groups[group][name].values) <= 0).any():
             raise ValueError(f"{name} of {group} does not increase.")
@@ -130,6 +133,19 @@ def check_stored(groups: Mapping[str, Dataset]) -> None:
             raise ValueError(f"{name} of {group} has a lower bound above its upper bound.")
     if not sizes["parameter"] or not sizes["draw"]:
         raise ValueError("it has no draws.")
+
+
+def stored_names(groups: Mapping[str, Dataset]) -> list[str]:
+    """Return the names of the parameters."""
+    return [str(name) for name in groups["estimate"]["parameter"].values]
+
+
+def _check_draws(groups: Mapping[str, Dataset], allowed: Range, sizes: dict[str, int]) -> None:
+    """Check the variables with the draws of the parameters."""
+    for name, block in blocks(stored_names(groups)).items():
+        axes = dimensions(name, block)
+        expected = sizes | dict(zip(axes, block.shape, strict=True))
+        _check_variable(groups, "posterior", name, ("chain", "draw", *axes), allowed, expected)
 
 
 def _check_attributes(attributes: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """Plots of a calibration with matplotlib.
 
-Each function draws on the `Axes` that it gets, or on new ones as wide as a journal column, and returns them. Blue is
-the calibrated posterior; dashed orange is the posterior that it is compared with. New axes use 8-point fonts; on axes
-of the caller the fonts follow the caller's settings.
+Each function draws on the `Axes` that it gets, or on new ones, and returns them. Blue is the calibrated posterior;
+dashed orange is the posterior that it is compared with. On axes of the caller, such as those of a figure as wide as the
+column of a journal, the fonts follow the caller's settings.
 """
 
 from collections.abc import Iterable, Sequence
@@ -77,11 +77,11 @@ def coverage(result: Result, ax: Axes | None = None, level: float | None = None)
 
 
 def trace(result: Result, ax: Axes | None = None) -> Axes:
-    """Plot the learning rate and the coverage at each iteration of the search.
+    """Plot the learning rate and the coverage at each iteration of the search, and those that are reported.
 
-    The upper half shows the learning rates. The dashed line is the reported learning rate, which is interpolated on the
-    coverage curve around the last iteration, in a band of one standard error. The lower half shows coverage with 95%
-    intervals, on axes of its own.
+    The upper half shows the learning rates. The ring and the dashed line are the reported learning rate, which is
+    interpolated on the coverage curve around the last iteration, in a band of one standard error. The lower half shows
+    coverage with 95% intervals, on axes of its own.
 
     Parameters
     ----------
@@ -114,20 +114,28 @@ def trace(result: Result, ax: Axes | None = None) -> Axes:
     )
     n_replicates = result.coverage.n_replicates
     low, high = np.array([Coverage(round(share * n_replicates), n_replicates).interval for share in shares]).T
-    style: dict[str, Any] = {"color": CALIBRATED, "lw": 1.0, "marker": "o", "ms": 4 if len(iterations) < 20 else 2}
-    ax, font_size = drawing.open_axes(ax, 2.6)
+    size = 5 if len(iterations) < 20 else 3
+    style: dict[str, Any] = {"color": CALIBRATED, "lw": 1.0, "marker": "o", "ms": size}
+    ring: dict[str, Any] = {"color": CALIBRATED, "lw": 1.0, "ls": ":", "marker": "o", "ms": size + 2, "mfc": "white"}
+    steps = [int(iterations[-1]), int(iterations[-1]) + 1]
+    ax, font_size = drawing.open_axes(ax, 3.6)
     lower_ax = drawing.split_axes(ax)
     drawing.set_log_scale(ax, "y", np.append(etas, result.eta))
     drawing.mark_eta(ax.axhline, ax.axhspan, result.eta, result.eta_se, ax.get_ylim())
+    ax.plot(steps, [etas[-1], result.eta], markevery=[1], **ring)
     ax.plot(iterations, etas, **style)
     ax.set(ylabel="learning rate η")
     ax.tick_params(labelbottom=False)
     lower_ax.axhline(result.level, color=NEUTRAL, lw=0.8, ls=":")
     lower_ax.vlines(iterations, low, high, color=CALIBRATED, alpha=0.35, lw=1.0)
+    lower_ax.plot(steps, [shares[-1], float(result.coverage)], markevery=[1], **ring)
     lower_ax.plot(iterations, shares, **style)
     lower_ax.set(xlabel="iteration", ylabel=f"coverage of\n{drawing.percent(result.level)} sets")
-    lower_ax.set_xlim(iterations[0] - 0.5, iterations[-1] + 0.5)
-    lower_ax.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+    lower_ax.set_xlim(iterations[0] - 0.5, steps[1] + 0.5)
+    whole = MaxNLocator(6, integer=True, min_n_ticks=1).tick_values(iterations[0], iterations[-1])
+    # Ticks near the last one would overlap with its label.
+    ticks = [int(tick) for tick in whole if iterations[0] <= tick <= steps[1] - 0.12 * (steps[1] - iterations[0])]
+    lower_ax.set_xticks([*ticks, steps[1]], [*map(str, ticks), "reported"])
     drawing.tidy(ax, font_size)
     drawing.tidy(lower_ax, font_size)
     return ax
@@ -230,7 +238,7 @@ def pairs(result: Result, before: float | None = 1.0, names: Iterable[Parameter]
             f"{', '.join(result.names)}."
         )
     samples = density.samples_to_compare(result, before)
-    side = float(np.clip(1.2 * size, CONFIG.column_width, 7.0))
+    side = float(np.clip(1.5 * size, CONFIG.width, CONFIG.wide))
     figure, axes = drawing.pyplot().subplots(
         size, size, figsize=(side, side), sharex="col", squeeze=False, layout="constrained"
     )
@@ -295,18 +303,19 @@ def fit(result: Result, x: Parameter | None = None, ax: Axes | None = None) -> A
     rows = np.tile(matrix.mean(0), (len(grid), 1))
     rows[:, k] = grid
     tail = (1 - result.level) / 2
-    low, high = np.quantile(rows @ result.draws.T, [tail, 1 - tail], axis=1)
+    link = np.exp if loss.log_link else np.asarray
+    low, high = link(np.quantile(rows @ result.draws.T, [tail, 1 - tail], axis=1))
 
     ax, font_size = drawing.open_axes(ax)
-    classes = not loss.location and np.isin(y, (-1, 1)).all()
+    classes = loss.margin and bool(np.isin(y, (-1, 1)).all())
     style: dict[str, Any] = {"marker": "|", "ms": 6, "mew": 0.7} if classes else {"marker": "o", "ms": 3, "mew": 0}
     ax.plot(matrix[:, k], y.ravel(), ls="", color=NEUTRAL, alpha=0.35, label="data", **style)
     band_label = f"{drawing.percent(result.level)} band"
     ax.fill_between(grid, low, high, color=CALIBRATED, alpha=0.25, lw=0, label=band_label)
-    ax.plot(grid, rows @ result.estimate, color=CALIBRATED, lw=1.5, label=drawing.fitted_label(loss))
+    ax.plot(grid, link(rows @ result.estimate), color=CALIBRATED, lw=1.5, label=drawing.fitted_label(loss))
     if classes:
         ax.axhline(0, color=NEUTRAL, lw=0.8, ls=":")
-    ax.set(xlabel=result.names[k], ylabel="score (classes at −1 and 1)" if classes else "y")
+    ax.set(xlabel=result.names[k], ylabel=drawing.response_label(result, classes))
     drawing.tidy(ax, font_size)
     drawing.add_legend(ax, font_size)
     return ax

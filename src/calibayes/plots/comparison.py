@@ -10,7 +10,7 @@ from calibayes.plots.drawing import CALIBRATED, CONFIG, NEUTRAL
 if TYPE_CHECKING:
     from calibayes.compare import ComparedMethod, Comparison
 
-_ROW_HEIGHT = 0.19
+_ROW_HEIGHT = 0.22
 """Height of a method in inches."""
 _MAX_PARAMETERS = 6
 """Number of parameters whose intervals are drawn at most, so that the panels stay readable."""
@@ -56,8 +56,8 @@ def compare(comparison: "Comparison") -> np.ndarray:
     pyplot = drawing.pyplot()
     names = comparison.names[:_MAX_PARAMETERS]
     height = _ROW_HEIGHT * len(rows) + 0.5
-    figure = pyplot.figure(figsize=(2 * CONFIG.column_width, 2.0 + height), layout="constrained")
-    upper, lower = figure.subfigures(2, 1, height_ratios=[2.0, height])
+    figure = pyplot.figure(figsize=(CONFIG.wide, 2.4 + height), layout="constrained")
+    upper, lower = figure.subfigures(2, 1, height_ratios=[2.4, height])
     axes = [upper.subplots(), *np.ravel(lower.subplots(1, len(names), sharey=True))]
     colours = {row.label: f"C{k}" for k, row in enumerate(rows)}
     _draw_curve(axes[0], comparison, rows, colours)

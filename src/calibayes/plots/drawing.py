@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from calibayes._backend.functions import as_float
 from calibayes._core.convergence import pareto_k, pareto_k_limit
 from calibayes._core.target import Target
-from calibayes.losses import Absolute, LinearLoss, Quantile, Squared
+from calibayes.losses import Absolute, LinearLoss, Poisson, Quantile, Squared
 from calibayes.result import Result
 from calibayes.samplers.transport import config
 from calibayes.samplers.transport.maps import transport_and_weight
@@ -33,9 +33,13 @@ CALIBRATED, COMPARED, NEUTRAL = "#20639b", "#dd8047", "#333333"
 class PlotConfig:
     """Layout of the plots; display choices."""
 
-    column_width: float = 3.3
-    """Width of a new figure in inches: one column of a journal page."""
-    font_size: int = 8
+    width: float = 5.0
+    """Width of a new figure in inches, which is readable in a notebook. For a column of a journal, pass axes."""
+    height: float = 3.3
+    """Height of a new figure in inches."""
+    wide: float = 7.5
+    """Width of a new figure with several panels in inches."""
+    font_size: int = 9
     """Font size of a new figure in points."""
     max_pairs: int = 8
     """Number of parameters that `pairs` draws at most, so that its panels stay readable."""
@@ -86,8 +90,17 @@ def fitted_label(loss: LinearLoss) -> str:
     """Return the name of the quantity that a linear model with this loss predicts."""
     if isinstance(loss, Quantile) and float(loss.tau) != 0.5:
         return f"fitted {percent(float(loss.tau))} quantile"
-    names = {Quantile: "fitted median", Absolute: "fitted median", Squared: "fitted mean"}
+    names = {Quantile: "fitted median", Absolute: "fitted median", Squared: "fitted mean", Poisson: "fitted mean"}
     return names.get(type(loss), "fit")
+
+
+def response_label(result: Result, classes: bool) -> str:
+    """Return the name of the response; for classes that of the score, with the labels of the classes."""
+    target = result.settings.get("target") or "y"
+    if not classes:
+        return str(target)
+    labels = result.settings.get("classes") or ["−1", "1"]
+    return f"score of {target} ({labels[0]} at −1, {labels[1]} at 1)"
 
 
 def parameter_index(result: Result, parameter: Parameter) -> int:
@@ -155,10 +168,10 @@ def pyplot() -> Any:
     return matplotlib.pyplot
 
 
-def open_axes(ax: Axes | None, height: float = 2.3) -> tuple[Axes, int | None]:
+def open_axes(ax: Axes | None, height: float = CONFIG.height) -> tuple[Axes, int | None]:
     """Return the axes to draw on, and the font size of new ones; None if they are the caller's."""
     if ax is None:
-        return pyplot().subplots(figsize=(CONFIG.column_width, height), layout="constrained")[1], CONFIG.font_size
+        return pyplot().subplots(figsize=(CONFIG.width, height), layout="constrained")[1], CONFIG.font_size
     if not hasattr(ax, "get_subplotspec"):
         raise TypeError(f"ax must be one matplotlib Axes; got {type(ax).__name__}.")
     return ax, None

@@ -4,11 +4,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from calibayes.losses import LinearLoss
 from calibayes.plots import drawing
 from calibayes.plots.drawing import CALIBRATED, COMPARED, NEUTRAL, Axes, Parameter
 from calibayes.result import Result
+from calibayes.result.intervals import format_number
 
-_ROW_HEIGHT, _MARGIN_HEIGHT = 0.24, 0.65
+_ROW_HEIGHT, _MARGIN_HEIGHT = 0.3, 0.75
 """Height of a parameter, and of the axis and the legend, in inches."""
 
 
@@ -22,8 +24,8 @@ def forest(
     result : Result
         The result of a calibration.
     names : iterable of str or int, optional
-        Names or indices of the parameters, from top to bottom. Default: all parameters. All share one axis: choose
-        those with the same units.
+        Names or indices of the parameters, from top to bottom. All share one axis: choose those with similar units.
+        Default: all parameters, without the intercept of a linear model, whose scale is another one.
     joint : bool
         Whether to add the intervals at the joint learning rate, dashed. Default: False.
     ax : matplotlib.axes.Axes, optional
@@ -46,11 +48,11 @@ def forest(
     >>> [text.get_text() for text in cb.plots.forest(result).get_yticklabels()]
     ['theta[0]', 'theta[1]']
     """
-    parameters = range(len(result.names)) if names is None else names
-    indices = [drawing.parameter_index(result, parameter) for parameter in parameters]
+    indices = [drawing.parameter_index(result, one) for one in (_default_names(result) if names is None else names)]
     if not indices:
         raise ValueError("names must name at least one parameter.")
     intervals = result.intervals()
+    has_space = ax is None
     ax, font_size = drawing.open_axes(ax, _MARGIN_HEIGHT + _ROW_HEIGHT * len(indices))
     positions = np.arange(len(indices))
     level = drawing.percent(result.level)
@@ -68,9 +70,29 @@ def forest(
     ax.set_yticks(positions, [result.names[k] for k in indices])
     ax.set_ylim(len(indices) - 0.5, -0.5)
     ax.tick_params(axis="y", length=0)
-    ax.set_xlabel("coefficient" if len(indices) > 1 else result.names[indices[0]])
+    ax.set_xlabel(_label(result, indices))
+    if has_space:
+        numbers = zip(result.means[indices], *own.T, own[:, 1] - own[:, 0], strict=True)
+        for position, (*estimates, width) in zip(positions.tolist(), numbers, strict=True):
+            mean, low, high = (format_number(value, width) for value in estimates)
+            text = f"{mean} ({low} to {high})"
+            ax.annotate(text, (1, position), (6, 0), ("axes fraction", "data"), "offset points", va="center")
     drawing.tidy(ax, font_size)
     ax.spines["left"].set_visible(False)
     if joint or failed.any():
         drawing.add_legend(ax, font_size)
     return ax
+
+
+def _default_names(result: Result) -> list[str]:
+    is_linear = bool(result.settings.get("target")) and result.names[0] == "intercept" and len(result.names) > 1
+    return result.names[1:] if is_linear else result.names
+
+
+def _label(result: Result, indices: list[int]) -> str:
+    """Return the unit of the axis, as far as it is known."""
+    target, loss = result.settings.get("target"), getattr(result.model, "loss", None)
+    if target and isinstance(loss, LinearLoss) and loss.location and 0 not in indices:
+        column = "the column" if len(indices) > 1 else result.names[indices[0]]
+        return f"change of {target} per unit of {column}"
+    return "coefficient" if len(indices) > 1 else result.names[indices[0]]

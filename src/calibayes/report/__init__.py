@@ -21,12 +21,13 @@ from calibayes import io
 from calibayes._backend.distributed import is_main_process
 from calibayes._backend.text import printable
 from calibayes.compare import Comparison
-from calibayes.report.description import describe, percent
+from calibayes.report.description import default_title, describe, describe_table, headline, percent
 from calibayes.report.figures import figures
 from calibayes.report.settings import parse_settings
 from calibayes.report.source import calibration_script, python_source
 from calibayes.report.verdict import VERDICTS, Check, Grade, overall_grade, run_checks
 from calibayes.result import Intervals, Result
+from calibayes.result.intervals import format_number, normal_width
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,13 @@ def write(
     path : str or Path
         Path of the HTML file.
     title : str, optional
-        Title of the page. Default: "Calibration report".
+        Title of the page. Default: the kind of model and its target, or "Calibration report".
     call : str, optional
         Code that repeats the calibration. Default: a script made from the settings of the result.
     intervals : Intervals or bool, optional
         The individually calibrated intervals of the parameters, as returned by `result.intervals()`; or whether to
         compute them. Default: include them if they have been computed already, or if the result has particles and at
-        most ten parameters (`calibayes.io.StorageConfig.max_parameters_for_intervals`).
+        most 30 parameters (`calibayes.io.StorageConfig.max_parameters_for_intervals`).
     comparison : Comparison, optional
         Table of methods, as returned by `compare`, to add to the page.
 
@@ -92,7 +93,7 @@ def write(
     if isinstance(intervals, bool):
         intervals = result.intervals() if intervals else None
     result = replace(result, settings=parse_settings(result.settings))
-    page = _page(result, intervals, title or "Calibration report", call or calibration_script(result), comparison)
+    page = _page(result, intervals, title or default_title(result), call or calibration_script(result), comparison)
     path = Path(path)
     if is_main_process():
         path.write_text(page, encoding="utf-8")
@@ -105,9 +106,14 @@ def _page(result: Result, intervals: Intervals | None, title: str, call: str, co
     checks = run_checks(result, intervals)
     grade = overall_grade(checks)
     low, high = result.coverage.interval
+    level = percent(result.level)
     data = json.dumps(figures(result, intervals), allow_nan=False, separators=(",", ":"))
     return Template(_resource("page.html")).substitute(
         title=_escape(title),
+        headline=_escape(headline(result)),
+        table_description="".join(f"<p>{_escape(text)}</p>" for text in [describe_table(result)] if text),
+        parameters_title=f"{'Coefficients' if result.settings.get('target') else 'Parameters'} and {level} intervals",
+        warning='<p class="alert">This result cannot be relied on; see below.</p>' if grade is Grade.FAILED else "",
         style=style,
         script=script,
         style_hash=_hash(style),
@@ -116,7 +122,7 @@ def _page(result: Result, intervals: Intervals | None, title: str, call: str, co
         figures=data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
         eta=f"{result.eta:.4g}",
         eta_se=f"{result.eta_se:.2g}" if np.isfinite(result.eta_se) else "unknown",
-        level=percent(result.level),
+        level=level,
         coverage=f"{100 * float(result.coverage):.1f}%",
         coverage_low=f"{100 * low:.1f}%",
         coverage_high=f"{100 * high:.1f}%",
@@ -127,9 +133,11 @@ def _page(result: Result, intervals: Intervals | None, title: str, call: str, co
         checks="\n".join(map(_check_row, checks)),
         description="\n".join(f"<p>{_escape(paragraph)}</p>" for paragraph in describe(result)),
         table=_parameter_table(result, intervals),
-        table_note=_table_note(intervals),
+        table_note=_table_note(result, intervals),
+        figure_note=_figure_note(level, intervals),
+        joint_table=_joint_table(result),
         comparison="" if comparison is None else _comparison_section(comparison),
-        trace=_trace_rows(result),
+        trace=_trace_table(result),
         call=_escape(call),
         versions=_versions(result),
         seed=_escape(python_source(result.settings.get("seed"), "a JAX key")),
@@ -161,46 +169,64 @@ def _grade_class(grade: Grade) -> str:
 
 
 def _parameter_table(result: Result, intervals: Intervals | None) -> str:
+    """Return one interval per parameter: its own, or that at the joint learning rate if there are no others."""
+    if intervals is None:
+        return _joint_table(result)
     level = percent(result.level)
-    columns = ["parameter", "mean"]
-    if intervals is not None:
-        columns += [f"{level} interval", "standard error", "η of the interval"]
-    columns += ["sd at joint η", f"{level} interval at joint η"]
-    rows = []
+    _, *rows = replace(intervals, means=result.means).cells(["mean", "se", "low", "high", "eta"])
+    table = [["parameter", "mean", "standard error", f"{level} interval", "η"]]
+    for k, (name, mean, error, low, high, eta) in enumerate(rows):
+        note = "" if intervals.converged[k] else " (not converged)"
+        table.append([name, mean, error, f"{low} to {high}{note}", eta])
+    return _html_table(table)
+
+
+def _joint_table(result: Result) -> str:
+    """Return means, standard deviations and intervals of the posterior at the joint learning rate."""
+    table = [["parameter", "mean", "standard deviation", f"{percent(result.level)} interval at joint η"]]
     for k, (name, (low, high)) in enumerate(zip(result.names, result.marginal_intervals(), strict=True)):
-        cells = [f"{result.means[k]:.4g}"]
-        if intervals is not None:
-            note = "" if intervals.converged[k] else " (not converged)"
-            cells.append("{:.4g} to {:.4g}".format(*intervals.bounds[k]) + note)
-            cells.append(f"{intervals.standard_errors[k]:.4g}")
-            cells.append(f"{intervals.eta[k]:.4g} ± {intervals.eta_se[k]:.2g}")
-        cells += [f"{result.draws[:, k].std():.4g}", f"{low:.4g} to {high:.4g}"]
-        rows.append(f'<tr><th scope="row">{_escape(name)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>')
+        numbers = (result.means[k], result.draws[:, k].std(), low, high)
+        mean, deviation, low_text, high_text = (format_number(value, high - low) for value in numbers)
+        table.append([name, mean, deviation, f"{low_text} to {high_text}"])
+    return _html_table(table)
+
+
+def _html_table(table: list[list[str]]) -> str:
+    """Return head and body of a table; narrow screens show the labels of the columns in front of the cells."""
+    columns, *rows = ([_escape(cell) for cell in row] for row in table)
     head = "".join(f'<th scope="col">{column}</th>' for column in columns)
-    return f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(rows) + "\n</tbody>"
+    body = "\n".join(
+        f'<tr><th scope="row">{name}</th>'
+        + "".join(f'<td data-label="{column}">{cell}</td>' for column, cell in zip(columns[1:], cells, strict=True))
+        + "</tr>"
+        for name, *cells in rows
+    )
+    return f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>"
 
 
-def _table_note(intervals: Intervals | None) -> str:
+def _table_note(result: Result, intervals: Intervals | None) -> str:
     if intervals is None:
         return (
-            "All columns describe the posterior at the learning rate above, which does not calibrate every marginal "
+            "All columns describe the posterior at the joint learning rate, which does not calibrate every marginal "
             "interval. <code>result.intervals()</code> calibrates the interval of each parameter individually."
         )
+    width = f"{normal_width(result.level):.2f}"
+    intercept = ""
+    if "intercept" in result.names[:1] and result.settings.get("target"):
+        intercept = " The intercept is the prediction where every column is zero."
     return (
-        "The interval of each parameter is calibrated individually, at the η in its row; the standard error is its "
-        "width divided by that of a standard normal interval. Columns at joint η describe the posterior at the "
-        "learning rate above, which does not calibrate every marginal interval."
+        f"The interval of each parameter is calibrated at its own learning rate η. The standard error is the width of "
+        f"the interval divided by {width}, the width of a standard normal interval.{intercept}"
     )
+
+
+def _figure_note(level: str, intervals: Intervals | None) -> str:
+    kind = "at the joint learning rate" if intervals is None else "of the table"
+    return f"{level} intervals {kind}, and posterior means."
 
 
 def _comparison_section(comparison: Comparison) -> str:
-    head, *rows = comparison.cells()
-    columns = "".join(f'<th scope="col">{_escape(column)}</th>' for column in head)
-    body = "\n".join(
-        f'<tr><th scope="row">{_escape(name)}</th>{"".join(f"<td>{_escape(text)}</td>" for text in texts)}</tr>'
-        for name, *texts in rows
-    )
-    table = f'<table class="figures">\n<thead><tr>{columns}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>'
+    table = f'<table class="figures">\n{_html_table(comparison.cells())}\n</table>'
     return (
         '<section aria-labelledby="comparison">\n<h2 id="comparison">Comparison of methods</h2>\n'
         f'<div class="scroll" role="region" aria-labelledby="comparison" tabindex="0">\n{table}\n</div>\n'
@@ -208,12 +234,18 @@ def _comparison_section(comparison: Comparison) -> str:
     )
 
 
-def _trace_rows(result: Result) -> str:
+def _trace_table(result: Result) -> str:
     rows = [
-        [record.iteration, f"{record.eta:.4g}", f"{record.coverage:.3f}", f"{record.ess:,.0f}", f"{record.seconds:.1f}"]
+        [
+            str(record.iteration),
+            f"{record.eta:.4g}",
+            f"{record.coverage:.3f}",
+            f"{record.ess:,.0f}",
+            f"{record.seconds:.1f}",
+        ]
         for record in result.trace[-CONFIG.max_trace :]
     ]
-    return "\n".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return _html_table([["iteration", "η", "coverage", "effective sample size", "seconds"], *rows])
 
 
 def _versions(result: Result) -> str:

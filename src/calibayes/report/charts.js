@@ -115,61 +115,84 @@ function levelsChart(box, figures) {
   });
 }
 
-// Intervals of all parameters. They share one axis if every interval is visible on it; otherwise each has its own scale,
-// with a mark at zero if zero is in its range.
-function forestChart(box, figures) {
-  const { parameters } = figures;
-  const ends = (p) => [...p.low, ...p.high, ...(p.calibrated ?? [])].filter((value) => value !== null);
-  const widths = parameters.map((p) => Math.max(...p.high) - Math.min(...p.low));
-  const range = paddedRange(parameters.flatMap(ends), 0.03);
+// The calibrated interval of every parameter, with its mean.
+function intervalChart(box, figures) {
+  const k = figures.etas.indexOf(figures.eta);
+  const rows = figures.parameters.map((p) => {
+    const [low, high] = p.calibrated ?? [p.low[k], p.high[k]];
+    return { name: p.name, low, high, mean: p.mean[k], range: [low, high, p.mean[k]] };
+  });
+  const draw = forestChart(box, rows, 0);
+  draw.rows.forEach(({ svg, toX, y }, r) => {
+    const { low, high, mean } = rows[r];
+    element("line", { class: "interval", x1: toX(low), x2: toX(high), y1: y, y2: y }, svg);
+    element("circle", { class: "mean", r: 4, cx: toX(mean), cy: y }, svg);
+  });
+  return () => {};
+}
+
+// Intervals of the posterior at one learning rate for all parameters, with their numbers.
+function jointChart(box, figures) {
+  const { parameters } = figures, calibrated = figures.etas.indexOf(figures.eta);
+  const rows = parameters.map((p) => ({ name: p.name, range: [...p.low, ...p.high] }));
+  const draw = forestChart(box, rows, 170);
+  const updates = draw.rows.map(({ svg, toX, y, textY }, k) => {
+    const p = parameters[k], digits = Math.max(p.decimals - 1, 0);
+    element("line", { class: "reference", x1: toX(p.low[calibrated]), x2: toX(p.high[calibrated]), y1: y, y2: y }, svg);
+    const bar = element("line", { class: "interval", y1: y, y2: y, "data-parameter": k }, svg);
+    const dot = element("circle", { class: "mean", r: 4, cy: y }, svg);
+    const numbers = element("text", { x: draw.width, y: textY, "text-anchor": "end" }, svg);
+    return (state) => {
+      const { low, mean, high } = state.parameters[k];
+      setAttributes(bar, { x1: toX(low), x2: toX(high) });
+      setAttributes(dot, { cx: toX(mean) });
+      numbers.textContent = `${low.toFixed(digits)} to ${high.toFixed(digits)}`;
+    };
+  });
+  return (state) => updates.forEach((update) => update(state));
+}
+
+// Names and axes of one row per parameter. The rows share one axis if every interval is visible on it; otherwise each has
+// its own, with a mark at zero if zero is in its range.
+function forestChart(box, rows, numbersWidth) {
+  const finite = ({ range }) => range.filter((value) => value !== null);
+  const widths = rows.map((row) => Math.max(...finite(row)) - Math.min(...finite(row)));
+  const range = paddedRange(rows.flatMap(finite), 0.03);
   const medianWidth = [...widths].sort((a, b) => a - b)[Math.floor(widths.length / 2)];
-  const shared = range[1] - range[0] < Math.min(25 * medianWidth, 400 * Math.min(...widths));
-  const narrow = box.clientWidth < 560, longestName = Math.max(...parameters.map((p) => p.name.length));
-  const left = narrow ? 8 : Math.min(Math.max(7.2 * longestName + 20, 60), 200), right = narrow ? 8 : 170;
-  const rowHeight = narrow ? 46 : 32, top = 8;
-  const { svg, width, height } = canvas(box, top + rowHeight * parameters.length + (shared ? 26 : 6));
-  const layout = { narrow, left, width, rowHeight, top, across: [left + 6, width - right] };
+  const shared = range[1] - range[0] < Math.min(25 * medianWidth, 40 * Math.min(...widths));
+  const narrow = box.clientWidth < 560, longestName = Math.max(...rows.map(({ name }) => name.length));
+  const left = narrow ? 8 : Math.min(Math.max(7.2 * longestName + 20, 60), 260), right = narrow ? 8 : numbersWidth + 8;
+  const rowHeight = (narrow ? 46 : 32) + (shared ? 0 : 20), top = 8;
+  const { svg, width, height } = canvas(box, top + rowHeight * rows.length + (shared ? 26 : 6));
+  const across = [left + 6, width - right];
   if (shared) {
-    const toX = scale(range, layout.across);
+    const toX = scale(range, across);
     for (const value of ticks(range, narrow ? 4 : 8)) {
       element("line", { class: value === 0 ? "target" : "axis", x1: toX(value), x2: toX(value), y1: top,
         y2: height - 22 }, svg);
       element("text", { x: toX(value), y: height - 6, "text-anchor": "middle" }, svg, formatNumber(value));
     }
   }
-  const updates = parameters.map((p, k) => {
-    const domain = shared ? range : paddedRange(ends(p), 0.08);
-    return forestRow(svg, figures, k, domain, layout, !shared && domain[0] < 0 && domain[1] > 0);
-  });
   box.dataset.shared = shared;
-  return (state) => updates.forEach((update) => update(state));
-}
-
-// One parameter of the forest chart: name, interval, mean and numbers.
-function forestRow(svg, figures, k, domain, { narrow, left, width, rowHeight, top, across }, marksZero) {
-  const p = figures.parameters[k], toX = scale(domain, across), calibratedIndex = figures.etas.indexOf(figures.eta);
-  const y = top + rowHeight * k + (narrow ? 34 : rowHeight / 2), textY = narrow ? top + rowHeight * k + 18 : y + 4;
-  const maxLength = Math.floor((narrow ? width - 160 : left - 12) / 7.2);
-  const name = p.name.length > maxLength ? p.name.slice(0, maxLength - 1) + "…" : p.name;
-  const label = element("text", { class: "strong", x: narrow ? 0 : left - 10, y: textY,
-    "text-anchor": narrow ? "start" : "end" }, svg, name);
-  element("title", {}, label, p.name);
-  const numbers = element("text", { x: width, y: textY, "text-anchor": "end" }, svg);
-  if (marksZero) element("line", { class: "target", x1: toX(0), x2: toX(0), y1: y - 9, y2: y + 9 }, svg);
-  element("line", { class: "reference", x1: toX(p.low[calibratedIndex]), x2: toX(p.high[calibratedIndex]), y1: y,
-    y2: y }, svg);
-  const bar = element("line", { class: "interval", y1: y, y2: y, "data-parameter": k }, svg);
-  const dot = element("circle", { class: "mean", r: 4, cy: y }, svg);
-  if (p.calibrated) {
-    const line = p.calibrated.map((value) => [toX(value), y + 9]);
-    element("path", { class: "calibrated", d: path(line) }, svg);
-  }
-  return (state) => {
-    const { low, mean, high } = state.parameters[k], digits = Math.max(p.decimals - 1, 0);
-    setAttributes(bar, { x1: toX(low), x2: toX(high) });
-    setAttributes(dot, { cx: toX(mean) });
-    numbers.textContent = `${low.toFixed(digits)} to ${high.toFixed(digits)}`;
-  };
+  const maxLength = Math.floor((narrow ? width - numbersWidth : left - 12) / 7.2);
+  return { width, rows: rows.map((row, k) => {
+    const y = top + rowHeight * k + (narrow ? 34 : 16), textY = narrow ? y - 16 : y + 4;
+    const name = row.name.length > maxLength ? row.name.slice(0, maxLength - 1) + "…" : row.name;
+    const label = element("text", { class: "strong", x: narrow ? 0 : left - 10, y: textY,
+      "text-anchor": narrow ? "start" : "end" }, svg, name);
+    element("title", {}, label, row.name);
+    const domain = shared ? range : paddedRange(finite(row), 0.08), toX = scale(domain, across);
+    if (!shared) {
+      element("line", { class: "axis", x1: across[0], x2: across[1], y1: y + 9, y2: y + 9 }, svg);
+      if (domain[0] < 0 && domain[1] > 0) {
+        element("line", { class: "target", x1: toX(0), x2: toX(0), y1: y - 9, y2: y + 9 }, svg);
+      }
+      for (const value of ticks(domain, narrow ? 3 : 5)) {
+        element("text", { class: "small", x: toX(value), y: y + 22, "text-anchor": "middle" }, svg, formatNumber(value));
+      }
+    }
+    return { svg, toX, y, textY };
+  }) };
 }
 
 // One column of the trace (1: learning rate, 2: coverage) against the iteration.

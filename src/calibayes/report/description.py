@@ -4,6 +4,7 @@ The sentences are plain text; the caller escapes them for HTML. They depend on t
 the settings of the result.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,20 @@ from calibayes.io import StoredSetting
 from calibayes.report.source import python_source
 from calibayes.report.verdict import audit_passed, n_observations
 from calibayes.result import Result
+
+
+@dataclass(frozen=True)
+class DescriptionConfig:
+    """Length of the sentences; display choices."""
+
+    max_listed: int = 6
+    """Number of predictors up to which the headline names them."""
+
+
+CONFIG = DescriptionConfig()
+
+_TITLES = {"Absolute": "Least absolute error", "Squared": "Least squares"}
+"""Names of regressions that are not the name of the loss."""
 
 _AS_WIDE = "the η stated is that of a posterior as wide as the reported draws"
 
@@ -31,6 +46,59 @@ def describe(result: Result) -> list[str]:
         f"{_sampler(result)}"
     )
     return [question, _model(result), computation.strip()]
+
+
+def model_title(loss: losses.LinearLoss | losses.Cox) -> str:
+    """Return the usual name of a model of columns with this loss."""
+    match loss:
+        case losses.Cox():
+            return "Cox regression"
+        case losses.Quantile():
+            return "Median regression" if float(loss.tau) == 0.5 else f"{float(loss.tau):.3g} quantile regression"
+        case losses.Expectile():
+            return f"{float(loss.tau):.3g} expectile regression"
+        case losses.Huber():
+            return f"Huber regression (delta {float(loss.delta):.4g})"
+        case losses.Hinge():
+            return "Support vector machine"
+        case losses.Linear():
+            return "Linear model with a user-defined loss"
+    name = type(loss).__name__
+    return f"{_TITLES.get(name, name)} regression"
+
+
+def default_title(result: Result) -> str:
+    """Return the title of the report: the kind of model and its target."""
+    title, target = result.settings.get("title"), result.settings.get("target")
+    return f"{title.partition(' (')[0]} of {target}" if title and target else "Calibration report"
+
+
+def headline(result: Result) -> str:
+    """Return model, target, predictors and data of a linear model in one sentence; a general title for others."""
+    settings, n = result.settings, n_observations(result)
+    if settings.get("target") is None:
+        return f"Calibration of {_count(len(result.names), 'parameter')}" + (f", {n:,} observations." if n else ".")
+    classes = settings.get("classes")
+    target = settings["target"] if classes is None else f"{settings['target']} = {classes[1]}"
+    predictors = [f"“{name}”" if "," in name else name for name in result.names if name != "intercept"]
+    listed = len(predictors) <= CONFIG.max_listed and not settings.get("formula")
+    on = f" on {', '.join(predictors) if listed else _count(len(predictors), 'column')}" if predictors else ""
+    rows = f", {n:,} rows" if n else ""
+    file = f" of {settings['file']}" if rows and settings.get("file") else ""
+    return f"{settings.get('title', 'Linear model')} of {target}{on}{rows}{file}."
+
+
+def describe_table(result: Result) -> str:
+    """Describe the table: formula, rows that were left out, and columns that describe the sampling."""
+    settings = result.settings
+    sentences = []
+    if settings.get("formula"):
+        sentences.append(f"The formula is {settings['formula']}.")
+    sentences += [f"{note[0].upper()}{note[1:]}." for note in settings.get("notes") or []]
+    kinds = {"weights": "The rows have the weights {}.", "cluster": "The bootstrap resamples the clusters of {}."}
+    kinds |= {"strata": "The bootstrap resamples within the strata of {}."}
+    roles = settings.get("roles") or {}
+    return " ".join([*sentences, *(text.format(roles[kind]) for kind, text in kinds.items() if kind in roles)])
 
 
 def _choice(result: Result) -> str:

@@ -36,11 +36,16 @@ function relativeWidth(state) {
   return ratios.length % 2 ? ratios[Math.floor(middle)] : (ratios[middle - 1] + ratios[middle]) / 2;
 }
 
-for (const part of document.querySelectorAll("[data-drawn]")) part.hidden = "curve" in part.dataset && !hasCurve;
+// A search of one iteration has no course to draw.
+const hasTrace = figures.trace.length > 1;
+for (const part of document.querySelectorAll("[data-drawn]")) {
+  part.hidden = ("curve" in part.dataset && !hasCurve) || ("trace" in part.dataset && !hasTrace);
+}
 get("no-curve").hidden = hasCurve;
 
 const charts = {
-  forest: forestChart,
+  intervals: (box) => intervalChart(box, figures),
+  forest: (box) => jointChart(box, figures),
   "trace-eta": (box) => traceChart(box, figures, 1, "learning rate η", formatNumber, figures.eta),
   "trace-coverage": (box) => traceChart(box, figures, 2, "coverage", (v) => formatPercent(v, 1), figures.level),
   ...(hasCurve ? { curve: curveChart, levels: levelsChart } : {}),
@@ -67,11 +72,12 @@ const observer = new ResizeObserver((entries) => {
     updates[target.id] = charts[target.id](target, figures);
     updates[target.id](current);
   }
-  const caption = [get("forest-caption").dataset.text ??= get("forest-caption").textContent];
-  if (get("forest").dataset.shared === "false") caption.push("Each parameter has its own scale; a dotted line marks zero.");
-  if (hasCurve) caption.push("Pale bars: intervals at the calibrated η.");
-  if (figures.parameters[0].calibrated) caption.push("Thin lines: individually calibrated intervals.");
-  get("forest-caption").textContent = caption.join(" ");
+  for (const id of ["intervals", "forest"]) {
+    const caption = get(`${id}-caption`);
+    caption.dataset.text ??= caption.textContent;
+    const ownScales = get(id).dataset.shared === "false";
+    caption.textContent = caption.dataset.text + (ownScales ? " Each parameter has its own scale; a dotted line marks zero." : "");
+  }
 });
 for (const id of Object.keys(charts)) observer.observe(get(id));
 

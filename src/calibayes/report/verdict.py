@@ -22,11 +22,6 @@ class VerdictConfig:
     worry; no computation depends on them.
     """
 
-    large_eta_se: float = 0.1
-    """Standard error of eta, relative to eta, above which a result needs caution. Widths of intervals scale with
-    eta^(-1/2), so that they are then uncertain by 5%."""
-    unusable_eta_se: float = 0.5
-    """Standard error of eta, relative to eta, above which a result should not be reported."""
     many_repaired: float = 0.1
     """Share of repaired replicates that is worth a note."""
     most_repaired: float = 0.5
@@ -35,12 +30,9 @@ class VerdictConfig:
     """Share of replicates above which a finding about them needs caution."""
     many_replicates: float = 0.2
     """Share of replicates above which a finding about them means that the result should not be reported."""
-    few_observations: int = 100
-    """Observations per parameter below which a result needs caution: the bootstrap approximates the sampling
-    distribution for large samples only. Order-of-magnitude choice."""
     enough_observations: int = 500
-    """Observations per parameter from which no note is needed. In the same study, coverage at 800 observations per
-    parameter was within its Monte Carlo error of the level."""
+    """Observations per parameter from which no note is needed. In the simulated median regressions, coverage at 800
+    observations per parameter was within its Monte Carlo error of the level."""
     low_ess: float = 100.0
     """Effective sample size of a typical replicate below which noise in the critical levels biases eta low."""
     collapsed_ess: float = 10.0
@@ -67,6 +59,7 @@ VERDICTS = {
     Grade.FAILED: "Do not report this result",
 }
 
+_SEVERITY_GRADES = {Severity.INFO: Grade.NOTE, Severity.WARNING: Grade.CAUTION, Severity.ERROR: Grade.FAILED}
 _SEARCH_CODES = frozenset({Code.NO_CROSSING, Code.MAX_ITERATIONS, Code.TIME_LIMIT, Code.NOT_REACHED})
 _FALLBACK_CODES = frozenset({Code.AUDIT_FAILED, Code.FALLBACK, Code.FALLBACK_FAILED})
 _PARTICLE_CODES = frozenset({Code.ESS_COLLAPSED, Code.NOT_MIXED})
@@ -135,17 +128,22 @@ def _search(result: Result) -> Check:
 
 def _eta_se(result: Result) -> Check:
     name, relative = "Error of η", result.eta_se / result.eta
+    grade = _code_grade(result, Code.ETA_UNCERTAIN, Code.ETA_SE_UNKNOWN)
     if not math.isfinite(relative):
         meaning = "The standard error is unknown because the coverage curve does not extend far enough around η."
-        return Check(name, "unknown", meaning, Grade.FAILED)
+        return Check(name, "unknown", meaning, max(grade, Grade.CAUTION))
     meaning = (
         f"The width of an interval scales with η to the power −1/2, so widths are known to about {relative / 2:.1%}."
     )
-    grade = Grade.PASSED
-    if relative > CONFIG.large_eta_se:
+    if grade > Grade.PASSED:
         meaning += " Use more bootstrap replicates to reduce the error."
-        grade = Grade.FAILED if relative > CONFIG.unusable_eta_se else Grade.CAUTION
     return Check(name, f"{relative:.1%} of η", meaning, grade)
+
+
+def _code_grade(result: Result, *codes: Code) -> Grade:
+    """Return the grade of the diagnostics with these codes, PASSED if there are none."""
+    severities = [diagnostic.severity for diagnostic in result.diagnostics if diagnostic.code in codes]
+    return max((_SEVERITY_GRADES[severity] for severity in severities), default=Grade.PASSED)
 
 
 def _coverage(result: Result) -> Check:
@@ -182,14 +180,14 @@ def _observations(result: Result) -> list[Check]:
     if n is None:
         return []
     value = f"{n:,} for {n_parameters} parameter{'s' * (n_parameters > 1)}"
-    if n >= CONFIG.enough_observations * n_parameters:
+    if n >= CONFIG.enough_observations * n_parameters and not has_code(result, Code.FEW_OBSERVATIONS):
         return [Check("Observations", value, "Enough for the bootstrap approximation.", Grade.PASSED)]
-    meaning = (
+    meaning = _messages(result, frozenset({Code.FEW_OBSERVATIONS})) or (
         "The bootstrap approximates the sampling distribution for large samples. With few observations per parameter, "
-        "the coverage of the true parameter may be below the level, and no check on this page can detect it."
+        "the coverage of the true parameters may be below the level."
     )
-    few = n < CONFIG.few_observations * n_parameters
-    return [Check("Observations", value, meaning, Grade.CAUTION if few else Grade.NOTE)]
+    grade = max(Grade.NOTE, _code_grade(result, Code.FEW_OBSERVATIONS))
+    return [Check("Observations", value, f"{meaning} No check on this page can detect it.", grade)]
 
 
 def _repaired(result: Result) -> Check:
@@ -242,7 +240,7 @@ def _intervals(intervals: Intervals) -> Check:
 
 def _other_diagnostics(result: Result) -> list[Check]:
     """Return one check per diagnostic that no other check covers."""
-    covered = {Code.REPAIRED, Code.ESS_LOW, Code.ETA_SE_UNKNOWN}
+    covered = {Code.REPAIRED, Code.ESS_LOW, Code.ETA_SE_UNKNOWN, Code.ETA_UNCERTAIN, Code.FEW_OBSERVATIONS}
     if not result.converged:
         covered |= _SEARCH_CODES
     if has_code(result, Code.FALLBACK):

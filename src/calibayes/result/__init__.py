@@ -1,7 +1,7 @@
 """The result of a calibration."""
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from calibayes.model import GibbsModel
 from calibayes.regions import Region
 from calibayes.result.intervals import Intervals as Intervals
 from calibayes.result.intervals import describe as describe
-from calibayes.result.intervals import normal_width, percent, standard_errors
+from calibayes.result.intervals import normal_width, percent
 from calibayes.solve.iterate import TraceRecord as TraceRecord
 
 if TYPE_CHECKING:
@@ -389,16 +389,17 @@ class Result:
 
     def _table(self, intervals: "Intervals | None") -> list[list[str]]:
         """Return the rows of the summary; with joint intervals if there are no calibrated ones."""
-        bounds = self.marginal_intervals() if intervals is None else intervals.bounds
-        columns = [self.means, standard_errors(bounds, self.level), *bounds.T]
-        head = ["mean", "se", f"{percent(self.level)} low", f"{percent(self.level)} high"]
-        names = list(self.names)
-        if intervals is not None:
-            head, columns = [*head, "eta"], [*columns, intervals.eta]
-            labels = zip(names, intervals.converged, strict=True)
-            names = [name if converged else f"{name} (not converged)" for name, converged in labels]
-        rows = zip(names, *columns, strict=True)
-        return [["", *head], *([name, *(f"{value:.4g}" for value in values)] for name, *values in rows)]
+        columns = None
+        if intervals is None:
+            columns, known = ["mean", "se", "low", "high"], np.full(len(self.names), np.nan)
+            status, bounds = [self.status] * len(self.names), self.marginal_intervals()
+            intervals = Intervals(list(self.names), self.level, bounds, known, known, status, [], self.means)
+            converged = np.ones(len(self.names), bool)
+        else:
+            intervals, converged = replace(intervals, means=self.means), intervals.converged
+        head, *rows = intervals.cells(columns)
+        labels = [name if ok else f"{name} (not converged)" for name, ok in zip(self.names, converged, strict=True)]
+        return [["", *head[1:]], *([label, *row[1:]] for label, row in zip(labels, rows, strict=True))]
 
     def _notes(self, intervals: "Intervals | None") -> list[str]:
         """Return sentences about the table, and the findings about single intervals."""

@@ -1,7 +1,11 @@
 """Marginal intervals, each calibrated at its own learning rate, and their tables."""
 
+import csv
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
@@ -31,6 +35,20 @@ def standard_errors(bounds: Float[np.ndarray, "K 2"], level: float) -> Float[np.
 def normal_width(level: float) -> float:
     """Return the width of the central interval of a standard normal distribution at a level."""
     return 2 * NormalDist().inv_cdf(0.5 + 0.5 * level)
+
+
+def format_number(value: float | np.floating, scale: float | np.floating, digits: int = 3) -> str:
+    """Format a number to the significant digits of a scale, such as the width of an interval."""
+    value, scale = float(value), float(scale)
+    if not (math.isfinite(value) and 0 < scale < math.inf):
+        return f"{value:.{digits + 1}g}"
+    decimals = digits - 1 - math.floor(math.log10(scale))
+    return f"{value:.{max(decimals, 0)}f}" if -4 <= decimals <= 6 else f"{value:.{digits}e}"
+
+
+_DEFAULT_COLUMNS = ("mean", "se", "low", "high", "eta")
+_IN_UNITS = ("mean", "se", "low", "high")
+"""Columns that are rounded to the width of the interval; the others are learning rates."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,21 +113,26 @@ class Intervals:
         Returns
         -------
         pandas.DataFrame
-            One row per parameter with the columns mean (if known), low, high, eta, eta_se and converged.
+            One row per parameter with the columns mean (if known), se, low, high, eta, eta_se and converged.
 
         Examples
         --------
         >>> list(result.intervals().to_frame().columns)
-        ['mean', 'low', 'high', 'eta', 'eta_se', 'converged']
+        ['mean', 'se', 'low', 'high', 'eta', 'eta_se', 'converged']
         """
         import pandas as pd
 
-        columns = {} if self.means is None else {"mean": self.means}
-        columns |= {"low": self.bounds[:, 0], "high": self.bounds[:, 1], "eta": self.eta, "eta_se": self.eta_se}
-        return pd.DataFrame(columns | {"converged": self.converged}, index=pd.Index(self.names, name="parameter"))
+        return pd.DataFrame(self._columns(), index=pd.Index(self.names, name="parameter"))
 
-    def to_latex(self) -> str:
+    def to_latex(self, columns: Sequence[str] | None = None, digits: int = 3) -> str:
         r"""Convert to a LaTeX table.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            Columns of the table, of those of `to_frame`. Default: mean, se, low, high and eta.
+        digits : int
+            Significant digits of the width of an interval, to which the numbers of its row are rounded. Default: 3.
 
         Returns
         -------
@@ -118,13 +141,18 @@ class Intervals:
 
         Examples
         --------
-        >>> print(result.intervals().to_latex().splitlines()[0])
-        \begin{tabular}{lrrrr}
+        >>> print(result.intervals().to_latex(["mean", "low", "high"]).splitlines()[0])
+        \begin{tabular}{lrrr}
         """
-        return latex_table(self.cells())
+        return latex_table(self.cells(columns, digits))
 
-    def to_markdown(self) -> str:
+    def to_markdown(self, columns: Sequence[str] | None = None, digits: int = 3) -> str:
         """Convert to a Markdown table.
+
+        Parameters
+        ----------
+        columns, digits
+            As for `to_latex`.
 
         Returns
         -------
@@ -134,30 +162,79 @@ class Intervals:
         Examples
         --------
         >>> print(result.intervals().to_markdown().splitlines()[0])
-        | parameter | mean | 95% low | 95% high | eta |
+        | parameter | mean | se | 95% low | 95% high | eta |
         """
-        return markdown_table(self.cells())
+        return markdown_table(self.cells(columns, digits))
 
-    def cells(self) -> list[list[str]]:
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """Convert to comma-separated values with all digits, and write them to a file.
+
+        Parameters
+        ----------
+        path : str or Path, optional
+            File to write. Default: none.
+
+        Returns
+        -------
+        str
+            A head and one row per parameter, with the columns of `to_frame`.
+
+        Examples
+        --------
+        >>> print(result.intervals().to_csv().splitlines()[0])
+        parameter,mean,se,low,high,eta,eta_se,converged
+        """
+        columns = self._columns()
+        text = StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["parameter", *columns])
+        values = [column.tolist() for column in columns.values()]
+        writer.writerows(zip(map(printable, self.names), *values, strict=True))
+        if path is not None:
+            Path(path).write_text(text.getvalue(), encoding="utf-8")
+        return text.getvalue()
+
+    def cells(self, columns: Sequence[str] | None = None, digits: int = 3) -> list[list[str]]:
         """Return the rows of the tables as text, with their head.
+
+        Parameters
+        ----------
+        columns, digits
+            As for `to_latex`.
 
         Returns
         -------
         list of list of str
         """
-        head, columns = [f"{percent(self.level)} low", f"{percent(self.level)} high", "eta"], [*self.bounds.T, self.eta]
-        if self.means is not None:
-            head, columns = ["mean", *head], [self.means, *columns]
-        rows = zip(self.names, *columns, strict=True)
-        return [["parameter", *head], *([name, *(f"{value:.4g}" for value in values)] for name, *values in rows)]
+        values = self._columns()
+        names = [name for name in _DEFAULT_COLUMNS if name in values] if columns is None else list(columns)
+        unknown = [name for name in names if name not in values]
+        if unknown:
+            raise ValueError(f"columns must be some of {', '.join(values)}; got {unknown[0]!r}.")
+        if not isinstance(digits, int) or digits < 1:
+            raise ValueError(f"digits must be a positive integer; got {digits!r}.")
+        widths, eta = np.ptp(self.bounds, 1), float(np.median(self.eta)) if len(self.eta) else 1.0
+        texts = []
+        for name in names:
+            scales = widths if name in _IN_UNITS else np.full(len(widths), eta)
+            rounded = zip(values[name].tolist(), scales.tolist(), strict=True)
+            texts.append([str(v) if isinstance(v, bool) else format_number(v, scale, digits) for v, scale in rounded])
+        bounds = {"low": f"{percent(self.level)} low", "high": f"{percent(self.level)} high"}
+        head = ["parameter", *(bounds.get(name, name) for name in names)]
+        return [head, *(list(row) for row in zip(self.names, *texts, strict=True))]
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """Return the columns of the tables by name."""
+        columns = {} if self.means is None else {"mean": self.means}
+        columns |= {"se": self.standard_errors, "low": self.bounds[:, 0], "high": self.bounds[:, 1]}
+        return columns | {"eta": self.eta, "eta_se": self.eta_se, "converged": self.converged}
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.bounds, dtype=dtype)
 
     def __repr__(self) -> str:
-        head, *rows = self.cells()
-        lines = align([["", *head[1:], "se"], *([*row, f"{e:.2g}"] for row, e in zip(rows, self.eta_se, strict=True))])
-        return printable("\n".join([*lines, *self._failures()]), multiline=True)
+        head, *rows = self.cells([*(name for name in _DEFAULT_COLUMNS if name in self._columns()), "eta_se"])
+        return printable("\n".join([*align([["", *head[1:]], *rows]), *self._failures()]), multiline=True)
 
     def _repr_html_(self) -> str:
         return html_table(self.cells(), "", *self._failures())

@@ -207,9 +207,9 @@ def diagnose(info: SamplerInfo, n_undefined: int, level: float) -> tuple[Diagnos
 
     failed = partial(share_severity, n_replicates=n_replicates, level=level)
     if info.repaired is not None and (count := int(info.repaired.sum())):
-        noun, posterior = ("replicate", "its posterior was") if count == 1 else ("replicates", "their posteriors were")
+        posteriors = "its posterior was" if count == 1 else "their posteriors were"
         message = (
-            f"{count:,} of {n_replicates:,} {noun} had degenerate importance weights; {posterior} sampled again "
+            f"{count:,} of {n_replicates:,} replicates had degenerate importance weights; {posteriors} sampled again "
             "by a slower sampler (the bootstrap counts are unchanged)."
         )
         add(Code.REPAIRED, Severity.INFO, count, message)

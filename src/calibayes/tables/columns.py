@@ -7,7 +7,7 @@ import csv
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -26,6 +26,8 @@ class MessageConfig:
     """Names that a message lists at most: the first ones, and the last two, which are often the targets."""
     max_suggested: int = 8
     """Columns that a suggested command line lists at most."""
+    max_categories: int = 20
+    """Distinct values up to which a column of text is suggested as a category; more are rather names or dates."""
 
 
 CONFIG = MessageConfig()
@@ -82,6 +84,19 @@ class Selection:
     """Sentences about rows and columns that were dropped."""
     survival: tuple[Series, ...] = ()
     """Events and, if there are any, times of entry."""
+    roles: Roles = field(default_factory=Roles)
+    """Columns that describe the sampling of the rows."""
+    formula: str | None = None
+    """Formula that selected the columns."""
+
+    def description(self) -> dict[str, Any]:
+        """Return what a report says about the table, as entries of `Result.settings`."""
+        return {
+            "target": self.target,
+            "formula": self.formula,
+            "notes": self.notes,
+            "roles": {name: column for name, column in vars(self.roles).items() if column},
+        }
 
 
 def select_columns(
@@ -94,6 +109,7 @@ def select_columns(
     roles: Roles | None = None,
     drop_missing: bool = False,
     allow_python: bool = False,
+    classes: bool = True,
 ) -> Selection:
     """Select the target and the predictors: those of a formula, the named ones, or all other columns.
 
@@ -115,6 +131,8 @@ def select_columns(
         Whether to drop rows with missing values instead of raising an error.
     allow_python : bool
         Whether expressions of the formula are run as Python. Default: only a fixed list of functions is allowed.
+    classes : bool
+        Whether the target may be a column of text, whose values are classes. Default: True.
 
     Returns
     -------
@@ -136,6 +154,8 @@ def select_columns(
     if formula is not None and is_survival(formula):
         target, formula, roles = _survival_roles(target, formula, roles)
     require_columns(frame, [*([] if target is None else [target]), *roles.names])
+    if target is not None and not classes:
+        require_numeric_target(frame[target], target)
     if formula is not None:
         from calibayes.tables.formulas import select_by_formula
 
@@ -188,7 +208,7 @@ def _select_by_name(
     frame: DataFrame, target: str, columns: str | None, intercept: bool, roles: Roles, drop_missing: bool
 ) -> Selection:
     if columns is not None:
-        names = split_names(columns)
+        names = split_names(columns, frame.columns)
         require_columns(frame, names)
         if target in names:
             raise ValueError(f"--columns contains the target {target!r}, which cannot be a predictor: remove it.")
@@ -199,12 +219,29 @@ def _select_by_name(
     values = frame[names].to_numpy(float).reshape(len(frame), len(names))
     names, values, column_notes = drop_constant_columns(names, values, intercept)
     notes = row_notes + column_notes
-    return Selection(target, frame[target], names, values, intercept, notes=notes, **roles.select(frame))
+    return Selection(target, frame[target], names, values, intercept, notes=notes, roles=roles, **roles.select(frame))
 
 
-def split_names(columns: str) -> list[str]:
-    """Return the names of columns that are separated by commas."""
-    return [name.strip() for name in next(csv.reader([columns], skipinitialspace=True), [])]
+def split_names(text: str, columns: Iterable[str]) -> list[str]:
+    """Split a list of names at the commas that are not part of a column's name or between double quotes.
+
+    Examples
+    --------
+    >>> from calibayes.tables.columns import split_names
+    >>> split_names("age, income, yearly", ["age", "income, yearly"])
+    ['age', 'income, yearly']
+    """
+    known = {" ".join(name.split()): name for name in columns}
+    parts = [part.strip() for part in next(csv.reader([text], skipinitialspace=True), [])]
+    names = []
+    while parts:
+        # The longest name that the next parts spell, or else the next part, which does not exist.
+        sizes = range(len(parts), 0, -1)
+        joined = [(size, glue.join(parts[:size])) for size in sizes for glue in (", ", ",")]
+        size, name = next(((size, known[name]) for size, name in joined if name in known), (1, parts[0]))
+        names.append(name)
+        parts = parts[size:]
+    return names
 
 
 def drop_incomplete_rows(frame: DataFrame, names: Iterable[str], drop_missing: bool) -> tuple[DataFrame, list[str]]:
@@ -261,18 +298,30 @@ def numeric_target(y: Series, name: str) -> Float[np.ndarray, " N"]:
     ValueError
         If the target is not numeric, not finite, or constant.
     """
-    if not is_numeric(y):
-        examples = ", ".join(map(repr, _texts(y)[0][:2]))
-        raise ValueError(
-            f"the target {name!r} must be numeric; it has values such as {examples}. For two classes use "
-            f"{option('--loss logistic')} or {option('--loss hinge')}."
-        )
+    require_numeric_target(y, name)
     values = y.to_numpy(float)
     if not np.isfinite(values).all():
         raise ValueError(f"the target {name!r} is infinite in {int((~np.isfinite(values)).sum())} rows.")
     if np.ptp(values) == 0:
         raise ValueError(f"the target {name!r} is {values[0]:g} in every row.")
     return values
+
+
+def require_numeric_target(y: Series, name: str) -> None:
+    """Raise an error if the target is a column of text, and say how to model it."""
+    if is_numeric(y):
+        return
+    texts, has_numbers = _texts(y)
+    if has_numbers and len(texts) == 1:
+        raise ValueError(_almost_numeric(f"the target {name!r}", texts[0]))
+    remedy = f"use {option('--loss logistic')} or {option('--loss hinge')}"
+    if len(texts) == 2 and not has_numbers:
+        remedy = f"For its two classes, {remedy}."
+    else:
+        comparison = f"I({_quote(name)} == {texts[0]!r}) ~ ."
+        remedy = f'To compare one class with the others, {remedy} with {option("--formula")} "{comparison}".'
+    examples = ", ".join(map(repr, texts[:2]))
+    raise ValueError(f"the target {name!r} must be numeric; it has values such as {examples}. {remedy}")
 
 
 def class_target(y: Series, name: str, positive: str | None) -> tuple[Float[np.ndarray, " N"], list[str]]:
@@ -316,7 +365,11 @@ def require_columns(frame: DataFrame, names: Iterable[str]) -> None:
             continue
         columns = {column.lower(): column for column in frame.columns}
         close = [columns[match] for match in get_close_matches(name.lower(), columns, n=3)]
+        # The first word of a name that was not quoted.
+        close = close or [column for column in frame.columns if re.match(rf"{re.escape(name)}\b", column)]
         hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"The columns are {_list(frame.columns)}."
+        if any(_quote(column) != column for column in close):
+            hint += " Names with spaces or brackets need backticks in a formula."
         raise ValueError(f"there is no column {name!r}. {hint}")
 
 
@@ -330,20 +383,39 @@ def _require_numeric(frame: DataFrame, target: str, names: Sequence[str]) -> Non
     texts = {name: _texts(frame[name]) for name in names if not is_numeric(frame[name])}
     for name, (values, has_numbers) in texts.items():
         if has_numbers and len(values) == 1:
-            raise ValueError(
-                f"column {name} is numeric except for {values[0]!r}. If this means a missing value, use "
-                f"--na {shlex.quote(values[0])}."
-            )
+            raise ValueError(_almost_numeric(f"column {name}", values[0]))
     if not texts:
         return
     numeric = [name for name in names if name not in texts]
     described = _list([f"{name} (such as {', '.join(map(repr, values[:2]))})" for name, (values, _) in texts.items()])
-    suggested = f" {shlex.quote(','.join(numeric))}" if 0 < len(numeric) <= CONFIG.max_suggested else ""
-    terms = " + ".join([*map(_quote, numeric[:1]), f"C({_quote(next(iter(texts)))})"])
     raise ValueError(
-        f"these columns are not numeric: {described}. Leave them out with --columns{suggested}, or encode them, as in "
-        f"--formula {shlex.quote(f'{_quote(target)} ~ {terms}')}."
+        f"these columns are not numeric: {described}. {_encoding(frame, target, numeric, list(texts))} or leave them "
+        f"out with --columns{_suggested_columns(numeric)}."
     )
+
+
+def _almost_numeric(column: str, text: str) -> str:
+    """Return the message about a column of numbers with one text, which may mean a missing value."""
+    return f"{column} is numeric except for {text!r}. If this means a missing value, use --na {shlex.quote(text)}."
+
+
+def _encoding(frame: DataFrame, target: str, numeric: Sequence[str], texts: Sequence[str]) -> str:
+    """Suggest a formula in which the columns of text are categories, without those that have too many."""
+    categories = [name for name in texts if frame[name].nunique() <= CONFIG.max_categories]
+    terms = [*map(_quote, numeric), *(f"C({_quote(name)})" for name in categories)]
+    if not categories:
+        return "They have too many different values to be categories: encode them as numbers,"
+    shown = terms if len(terms) <= CONFIG.max_suggested else [*map(_quote, numeric[:1]), terms[len(numeric)]]
+    formula = shlex.quote(f"{_quote(target)} ~ {' + '.join(shown)}")
+    return f"Use them as categories, as in --formula {formula},"
+
+
+def _suggested_columns(names: Sequence[str]) -> str:
+    """Return names as an argument of `--columns`; nothing if there are none or too many."""
+    if not 0 < len(names) <= CONFIG.max_suggested:
+        return ""
+    quoted = ['"' + name.replace('"', '""') + '"' if "," in name or '"' in name else name for name in names]
+    return f" {shlex.quote(','.join(quoted))}"
 
 
 def _texts(column: Series) -> tuple[list[str], bool]:

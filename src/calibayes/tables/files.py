@@ -49,10 +49,10 @@ def read_table(path: Path, missing: Sequence[str] = ()) -> DataFrame:
         if suffix == ".parquet":
             frame = pandas.read_parquet(path)
         else:
-            separator = _separator(path, suffix)
-            frame = pandas.read_csv(
-                path, sep=separator, na_values=list(missing), encoding="utf-8-sig", skipinitialspace=True
-            )
+            options = {"sep": _separator(path, suffix), "na_values": list(missing), "encoding": "utf-8-sig"}
+            frame = pandas.read_csv(path, skipinitialspace=True, **options)
+            if options["sep"] != "," and any(_has_decimal_commas(frame[name]) for name in frame.columns):
+                frame = pandas.read_csv(path, skipinitialspace=True, decimal=",", **options)
     except UnicodeDecodeError:
         raise ValueError(f"{path.name} is not UTF-8 text: save it as UTF-8.") from None
     except MemoryError:
@@ -80,6 +80,12 @@ def read_header(path: Path) -> list[str]:
 def is_numeric(column: Series) -> bool:
     """Return whether a pandas column has a numeric or boolean type."""
     return column.dtype.kind in "biuf" if hasattr(column.dtype, "kind") else False
+
+
+def _has_decimal_commas(column: Series) -> bool:
+    """Return whether all values of a column are numbers such as 1,5."""
+    values = column.dropna()
+    return len(values) > 0 and not is_numeric(column) and bool(values.astype(str).str.fullmatch(r"[-+]?\d+,\d+").all())
 
 
 def _is_row_index(column: Series) -> bool:

@@ -1,22 +1,25 @@
 """`fit`: a linear model of a data frame, given by a formula."""
 
 import inspect
-from dataclasses import replace
+from difflib import get_close_matches
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from calibayes import losses
 from calibayes._backend.arguments import display
+from calibayes.calibrate import calibrate
 from calibayes.losses import LinearLoss
 from calibayes.result import Result
 from calibayes.tables.columns import Roles, is_survival, select_columns
-from calibayes.tables.files import DataFrame
+from calibayes.tables.files import DataFrame, read_table
 from calibayes.tables.linear import LinearModel
 from calibayes.tables.wording import python_wording
 
 
 def fit(
     formula: str,
-    frame: DataFrame,
+    frame: DataFrame | str | PathLike[str],
     *,
     loss: str | LinearLoss = "quantile",
     tau: float | None = None,
@@ -26,6 +29,7 @@ def fit(
     weights: object = None,
     cluster: str | None = None,
     strata: str | None = None,
+    block: int | None = None,
     bootstrap: object = None,
     allow_python: bool = False,
     **options: Any,
@@ -40,8 +44,8 @@ def fit(
         Target and predictors, such as "y ~ x1 + C(group)". Columns of text are categories; "." means all other columns.
         "Surv(time, event) ~ x1", or "Surv(entry, time, event) ~ x1" for delayed entry, is Cox's proportional hazards
         model, for which `loss` is not used.
-    frame : pandas.DataFrame
-        The table. Polars frames are converted.
+    frame : pandas.DataFrame, str or path
+        The table. Polars frames are converted; files are read as by `calibayes fit` (CSV, TSV or Parquet).
     loss : str or LinearLoss
         One of `calibayes.losses.names()`, or a loss of `calibayes.losses`. Default: "quantile".
     tau : float, optional
@@ -60,8 +64,11 @@ def fit(
         Column with groups of dependent rows, which the bootstrap resamples as a whole. Default: independent rows.
     strata : str, optional
         Column with strata, within which the bootstrap resamples rows or clusters. Default: none.
+    block : int, optional
+        Length of the blocks of consecutive rows that the bootstrap resamples, for serially dependent rows.
+        Default: independent rows.
     bootstrap : optional
-        As for `calibayes.calibrate`; with clusters or strata the number of replicates.
+        As for `calibayes.calibrate`; with clusters, strata or blocks the number of replicates.
     allow_python : bool
         Whether expressions of the formula are run as Python, instead of allowing a list of functions. A formula can
         then do anything on this computer. Default: False.
@@ -90,6 +97,7 @@ def fit(
     >>> cb.fit("y ~ x", frame, bootstrap=100, sampler="transport", progress=False).names
     ['intercept', 'x']
     """
+    _require_known(options)
     if missing not in ("drop", "raise"):
         raise ValueError(f'missing must be "drop" or "raise"; got {display(missing)}.')
     if isinstance(loss, LinearLoss) and (tau is not None or delta is not None):
@@ -99,7 +107,8 @@ def fit(
         if survival and not (loss == "quantile" and tau is delta is positive is None):
             raise ValueError("Surv(...) ~ is Cox's model: leave out loss, tau, delta and positive.")
         linear_loss = losses.named(loss, tau=tau, delta=delta) if not isinstance(loss, LinearLoss) else loss
-        frame, weight_column = _with_weights(_as_pandas(frame), weights)
+        file = None if hasattr(frame, "columns") else _path(frame)
+        frame, weight_column = _with_weights(_as_pandas(frame) if file is None else read_table(file), weights)
         roles = Roles(cluster, weight_column, strata)
         selection = select_columns(
             frame, None, formula=formula, roles=roles, drop_missing=missing == "drop", allow_python=allow_python
@@ -110,13 +119,24 @@ def fit(
         else:
             model = LinearModel.of(selection, linear_loss, positive, default_delta)
     given: dict[str, Any] = {"loss": loss, "tau": tau, "delta": delta, "positive": positive, "missing": missing}
-    given |= {"weights": weights, "cluster": cluster, "strata": strata, "bootstrap": bootstrap}
-    call = _source(formula, given | {"allow_python": allow_python} | options)
-    result = model.calibrate(bootstrap=bootstrap, call=call, **options)
-    return replace(result, settings=result.settings | {"notes": selection.notes})
+    given |= {"weights": weights, "cluster": cluster, "strata": strata, "block": block, "bootstrap": bootstrap}
+    call = _source(formula, file, given | {"allow_python": allow_python} | options)
+    name = None if file is None else file.name
+    return model.calibrate(bootstrap=bootstrap, block=block, call=call, file=name, **options)
 
 
-def _source(formula: str, arguments: dict[str, Any]) -> str:
+def _require_known(options: dict[str, Any]) -> None:
+    """Raise an error for arguments that neither `fit` nor `calibrate` has, and those that `fit` sets itself."""
+    own, further = (set(inspect.signature(fn).parameters) for fn in (fit, calibrate))
+    known = (own - {"options"}) | (further - {"model", "data", "names"})
+    for name in options:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            raise TypeError(f"fit has no argument {name!r}.{hint}")
+
+
+def _source(formula: str, file: Path | None, arguments: dict[str, Any]) -> str:
     """Return the source of the call, with the arguments that differ from their defaults."""
     from calibayes.report.source import python_source
 
@@ -126,8 +146,16 @@ def _source(formula: str, arguments: dict[str, Any]) -> str:
         for name, value in arguments.items()
         if name != "progress" and value is not defaults.get(name, inspect.Parameter.empty)
     ]
-    call = f"result = cb.fit({', '.join([python_source(formula), 'frame', *changed])})"
+    data = "frame" if file is None else python_source(str(file))
+    call = f"result = cb.fit({', '.join([python_source(formula), data, *changed])})"
     return f"import calibayes as cb\n\n{call}"
+
+
+def _path(value: object) -> Path:
+    """Return the path of a table."""
+    if not isinstance(value, str | PathLike):
+        raise TypeError(f"frame must be a pandas or polars data frame, or a file; got {type(value).__name__}.")
+    return Path(value)
 
 
 def _as_pandas(frame: Any) -> DataFrame:

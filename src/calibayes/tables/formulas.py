@@ -91,7 +91,10 @@ def select_by_formula(
         names.remove("Intercept")
     names, values, column_notes = drop_constant_columns(names, values, intercept)
     notes = row_notes + column_notes
-    return Selection(response, y, names, values, intercept, notes=notes, **roles.select(frame))
+    described = formula if "~" in formula else f"{response} ~ {formula}"
+    return Selection(
+        response, y, names, values, intercept, notes=notes, roles=roles, formula=described, **roles.select(frame)
+    )
 
 
 def _parse(formula: str, frame: DataFrame, dot_columns: Sequence[str]) -> ParsedFormula:

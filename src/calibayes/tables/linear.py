@@ -14,6 +14,7 @@ from calibayes import bootstrap as bootstraps
 from calibayes import losses
 from calibayes.design import Design
 from calibayes.losses import Cox, LinearLoss
+from calibayes.report.description import model_title
 from calibayes.result import Result
 from calibayes.samplers import Transport
 from calibayes.survival import calibrate_survival
@@ -72,6 +73,11 @@ class LinearModel:
             loss = losses.Huber(design.default_huber_delta(selection.columns, y))
         return LinearModel(selection, loss, y, classes, design)
 
+    def about(self, file: str | None) -> dict[str, Any]:
+        """Return what a report says about model and data."""
+        about = {"file": file, "title": model_title(self.loss), "classes": self.classes}
+        return about | self.selection.description()
+
     @property
     def n_rows(self) -> int:
         """Number of rows."""
@@ -87,25 +93,31 @@ class LinearModel:
         survival = survival_target(selection)
         return LinearModel(replace(selection, intercept=False), Cox(), survival, None, design)
 
-    def calibrate(self, *, bootstrap: object, call: str, **options: Any) -> Result:
-        """Calibrate the model, with the clusters and strata of the selection; see `Design.calibrate`."""
-        scheme = self._bootstrap(bootstrap)
+    def calibrate(
+        self, *, bootstrap: object, block: int | None = None, call: str, file: str | None = None, **options: Any
+    ) -> Result:
+        """Calibrate the model, with the clusters, strata or blocks of the rows; see `Design.calibrate`."""
+        scheme = self._bootstrap(bootstrap, block)
         selection = self.selection
-        options |= {"names": selection.names, "call": call, "bootstrap": scheme}
+        options |= {"names": selection.names, "call": call, "about": self.about(file), "bootstrap": scheme}
         if isinstance(self.loss, Cox):
             return calibrate_survival(
                 self.loss, selection.columns, tuple(self.y), weights=self.design.weights, **options
             )
         return self.design.calibrate(self.loss, selection.columns, np.asarray(self.y), **options)
 
-    def _bootstrap(self, bootstrap: object) -> object:
+    def _bootstrap(self, bootstrap: object, block: int | None) -> object:
         groups, strata = self.selection.groups, self.selection.strata
-        if groups is None and strata is None:
+        if groups is None and strata is None and block is None:
             return bootstrap
         number = Transport.default_replicates if bootstrap is None else bootstrap
         if not isinstance(number, int | np.integer):
-            raise ValueError("bootstrap must be a number of replicates if there are clusters or strata.")
+            raise ValueError("bootstrap must be a number of replicates if there are clusters, strata or blocks.")
         number = int(number)
+        if block is not None:
+            if not (groups is None and strata is None):
+                raise ValueError(f"{option('--block')} cannot be combined with clusters or strata: use one of them.")
+            return bootstraps.Block(number, block)
         if groups is None:
             return bootstraps.Stratified(number, strata)
         return bootstraps.Cluster(number, groups, strata)

@@ -5,7 +5,7 @@ results are those of the whole table up to rounding (`calibayes.tables.linear`):
 processes, and medians are found by counting the values of all processes below trial values.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from calibayes.design import Design
 from calibayes.losses import LinearLoss
 from calibayes.resampling import exceeds_storage
 from calibayes.result import Result
-from calibayes.tables.columns import Selection, class_target, drop_constant_columns
+from calibayes.tables.columns import Selection, class_target, drop_constant_columns, split_names
 from calibayes.tables.linear import LinearModel, require_rows
 
 _N_TRIALS = 256
@@ -44,7 +44,10 @@ class LinearModelInParts(LinearModel):
     def n_rows(self) -> int:
         return self.table.n
 
-    def calibrate(self, *, bootstrap: object, call: str, **options: Any) -> Result:
+    def calibrate(
+        self, *, bootstrap: object, block: int | None = None, call: str, file: str | None = None, **options: Any
+    ) -> Result:
+        assert block is None
         assert isinstance(self.loss, LinearLoss)
         assert isinstance(self.y, np.ndarray)
         loss, design, values = self.loss, self.design, _Values(self.y)
@@ -68,6 +71,7 @@ class LinearModelInParts(LinearModel):
             self.table.map(reported),
             names=self.selection.names,
             call=call,
+            about=self.about(file),
             bootstrap=bootstrap,
             **options,
         )
@@ -177,7 +181,7 @@ def _sum(values: np.ndarray) -> np.ndarray:
 def linear_model_in_parts(
     path: Path,
     target: str | None,
-    columns: Sequence[str] | None,
+    columns: str | None,
     intercept: bool,
     loss: LinearLoss,
     positive: str | None,
@@ -192,11 +196,10 @@ def linear_model_in_parts(
     if jax.process_count() == 1 or not path.name.lower().endswith(".parquet") or target is None:
         return None
     numbers = _numeric_columns(path)
-    used = None if columns is None else [target, *columns]
-    if numbers is None or target not in numbers or not set(used or numbers) <= set(numbers):
+    if numbers is None or target not in numbers:
         return None
-    names = [name for name in numbers if name != target] if columns is None else list(columns)
-    if target in names or not exceeds_storage(n_replicates, numbers[target]):
+    names = [name for name in numbers if name != target] if columns is None else split_names(columns, numbers)
+    if not set(names) <= set(numbers) or target in names or not exceeds_storage(n_replicates, numbers[target]):
         return None
     table = on_all_processes(lambda: OwnRows(Parts.from_parquet(path, target, names)))
     if _sum(np.asarray(float(np.isnan(table.rows).any()))) > 0:

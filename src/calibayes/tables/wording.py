@@ -12,6 +12,7 @@ _PYTHON = {
     "--positive": "positive",
     "--weights": "weights",
     "--cluster": "cluster",
+    "--block": "block",
     "--allow-python": "allow_python=True",
     "--loss": "loss",
     "--loss logistic": 'loss="logistic"',
