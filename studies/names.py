@@ -4,26 +4,15 @@ MEDIAN_REGRESSION = "median regression"
 HEART_DISEASE = "heart disease SVM"
 SIZES = (100, 400, 1600)
 SAMPLERS = ("transport", "smc", "mcmc")
-ORACLE = "oracle"
-"""In place of a sampler: the largest eta at which the set contains the true parameter, unknown to a calibration."""
 REGIONS = ("box", "ellipsoid", "hpd", "slope")
 """Regions of a case, in the order of calibration: the first from scratch, the others from its particles."""
 ERRORS = ("normal", "heteroscedastic", "t3", "contaminated")
 LOSSES = ("quantile", "huber", "squared")
 
-METHOD_PROBLEMS = (
-    "median, normal",
-    "median, heteroscedastic",
-    "squared, normal",
-    "squared, heteroscedastic",
-    "squared K 4, heteroscedastic",
-)
-METHOD_SIZES = (50, 100)
-METHODS_FILE = "methods.jsonl.gz"
 ONE_THREAD = {
     "JAX_PLATFORMS": "cpu",
     "NPROC": "1",
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }

@@ -1,18 +1,13 @@
-"""Compressed results of the head-to-head: one line of JSON per data set, from which an interrupted study continues.
+"""Compressed results of the head-to-head: one line of JSON per data set, from which an interrupted study continues."""
 
-Every line is a gzip member of its own, so that a line that was cut short does not damage the others. `compact` rewrites
-a file as one member, which is several times smaller.
-"""
-
-import gzip
 import json
 import math
-import os
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from studies.textfile import TextFile
 
 ALL = "all"
 """In place of regions: one record holds all of them."""
@@ -122,59 +117,22 @@ class RecordFile:
     """The records of one file."""
 
     def __init__(self, path: Path):
-        self.path = path
+        self._file = TextFile(path)
         self.records: dict[Key, Record] = {}
-        self._size = 0
-        if path.exists():
-            text, self._size = _read_members(path.read_bytes())
-            for line in text.splitlines():
-                record = _parse(path, line)
-                self.records.setdefault(record.key, record)
+        for line in self._file.read().splitlines():
+            record = _parse(path, line)
+            self.records.setdefault(record.key, record)
 
     def add(self, record: Record) -> None:
         """Append a record if its key is not in the file yet."""
-        if record.key in self.records:
-            return
-        member = gzip.compress(_format(record).encode(), mtime=0)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("r+b" if self.path.exists() else "wb") as file:
-            # After the last complete member.
-            file.truncate(self._size)
-            file.seek(self._size)
-            file.write(member)
-        self._size += len(member)
-        self.records[record.key] = record
+        if record.key not in self.records:
+            self._file.append(_format(record))
+            self.records[record.key] = record
 
     def compact(self) -> None:
         """Replace the file by one of a single member, sorted by problem, size and data set."""
         ordered = sorted(self.records.values(), key=lambda record: record.key)
-        member = gzip.compress("".join(map(_format, ordered)).encode(), mtime=0)
-        part = self.path.with_suffix(".part")
-        part.write_bytes(member)
-        os.replace(part, self.path)
-        self._size = len(member)
-
-
-def _read_members(content: bytes) -> tuple[str, int]:
-    """Return the text of all complete gzip members, and their size in bytes."""
-    text, end = [], 0
-    for member, size in _members(content):
-        text.append(member)
-        end += size
-    return b"".join(text).decode(), end
-
-
-def _members(content: bytes) -> Iterator[tuple[bytes, int]]:
-    while content:
-        decompressor = zlib.decompressobj(wbits=31)
-        try:
-            text = decompressor.decompress(content)
-        except zlib.error:
-            return
-        if not decompressor.eof:
-            return
-        yield text, len(content) - len(decompressor.unused_data)
-        content = decompressor.unused_data
+        self._file.replace("".join(map(_format, ordered)))
 
 
 def _format(record: Record) -> str:
@@ -204,5 +162,6 @@ def _parse(path: Path, line: str) -> Record:
         return Record(*(content[name] for name in ("problem", "n", "dataset", "source")), methods, content["machine"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path} is not a results file of the head-to-head ({error!r}). Move it away, or pass another folder as --out."
+            f"{path} is not a results file of the head-to-head ({error!r}). Move it away, or pass another folder as "
+            "--out."
         ) from None

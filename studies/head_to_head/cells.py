@@ -8,12 +8,12 @@ from functools import cached_property
 import numpy as np
 
 from studies.head_to_head import designs
-from studies.head_to_head.names import DESIGNS, LEVEL, LOSSES, SLOPE, WIDE
+from studies.head_to_head.names import DESIGNS, LEVEL, LOSSES, SLOPE, UNIT, WIDE
 from studies.records import Outcome, Record
 
 PRELIMINARY = 500
 """Number of data sets below which a cell is marked as preliminary."""
-_ORDER = ("gpc", "gpc-studentized", "matching", "eta 1")
+OURS = ("gpc", "gpc-studentized", "matching", UNIT)
 """Own methods, in the order in which they are shown; others follow in the order of the store."""
 
 
@@ -143,7 +143,7 @@ def _columns(key: tuple[str, str, int], methods: dict[str, dict[int, Outcome]]) 
     loss, design, _ = key
     theta = designs.truth(loss, design)
     stored = theta if loss == WIDE else (theta[SLOPE],)
-    names = sorted(methods, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+    names = sorted(methods, key=lambda name: OURS.index(name) if name in OURS else len(OURS))
     columns = {name: Column(name, dict(sorted(methods[name].items())), stored) for name in names}
     return {name: column for name, column in columns.items() if column.succeeded}
 

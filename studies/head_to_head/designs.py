@@ -1,8 +1,8 @@
 """Data of the head-to-head, and the parameter to be covered: the minimizer of the population risk.
 
-A line `2 + x + e` with seven joint distributions of x and e. In all of them, e is independent of x, or symmetric given x,
-and both are stationary, so that the expectation of the score depends on the marginal distributions only and is computed
-by quadrature. Classifiers predict the sign of `x - 0.5 + e`.
+A line `2 + x + e` with seven joint distributions of x and e, all stationary. The expectation of the score depends on
+the joint distribution of one x and e only, and is computed by quadrature. Classifiers predict the sign of
+`x - 0.5 + e`.
 
 Imports neither calibayes nor jax, so that the environment of the other software can import it.
 """
@@ -10,6 +10,7 @@ Imports neither calibayes nor jax, so that the environment of the other software
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -125,12 +126,12 @@ def expected_score(loss: str, design: str, theta: np.ndarray) -> np.ndarray:
 
 
 def _regressor(design: str, kinks: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return points and weights of the distribution of x: Gauss-Legendre between zero, where spreads kink, and kinks."""
+    """Return points and weights of the distribution of x: Gauss-Legendre between the kinks; zero is one of them."""
     skewed = design in (SKEWED, HETEROSCEDASTIC)
     low, high = (-2.0, 60.0) if skewed else (-9.0, 9.0)
     ends = sorted({low, high, *(float(np.clip(kink, low, high)) for kink in (0.0, *kinks))})
     points, weights = np.polynomial.legendre.leggauss(400)
-    parts = [((b - a) / 2, (a + b) / 2) for a, b in zip(ends, ends[1:], strict=False)]
+    parts = [((b - a) / 2, (a + b) / 2) for a, b in pairwise(ends)]
     x = np.concatenate([middle + half * points for half, middle in parts])
     density = stats.chi2(4).pdf(x + 2) if skewed else stats.norm.pdf(x)
     return x, np.concatenate([half * weights for half, _ in parts]) * density

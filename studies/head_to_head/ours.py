@@ -5,6 +5,7 @@ Carlo error. The sampler is transport without the audit of the default sampler, 
 calibration and changes a result only if it fails.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from time import process_time
@@ -71,12 +72,14 @@ def run_case(case: Case) -> list[Record]:
         "seed": case.dataset,
         "progress": False,
     }
-    if loss == WIDE:
-        outcomes = _shapes(options, theta)
-    elif is_joint(loss, design, case.n):
-        outcomes = _joint_and_slope(options, theta)
-    else:
-        outcomes = _slope(options, theta)
+    apply = _shapes if loss == WIDE else _joint_and_slope if is_joint(loss, design, case.n) else _slope
+    try:
+        outcomes = apply(options, theta)
+    except jax.errors.JaxRuntimeError:
+        # For example out of memory.
+        raise
+    except (ValueError, RuntimeError) as error:
+        outcomes = {name: failure(str(error), math.nan) for name in METHODS}
     return [Record(case.problem, case.n, case.dataset, OURS, outcomes, machine())]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.common import Table
 from studies.head_to_head.cells import Cell, Column, difference, having
-from studies.head_to_head.names import DESIGNS, LEVEL, SANDWICH, WIDE
+from studies.head_to_head.names import DESIGNS, LEVEL, SANDWICH, WIDE, is_joint
 
 
 def by_design(cells: Sequence[Cell]) -> Table:
@@ -93,9 +93,9 @@ def score_counts(cells: Sequence[Cell], name: str, reference: str) -> tuple[int,
 def joint(cells: Sequence[Cell]) -> Table:
     """Return the coverage of the joint sets and of the slope, where joint sets are stored."""
     rows = []
-    for cell in cells:
+    for cell in (cell for cell in cells if is_joint(cell.loss, cell.design, cell.n)):
         for name, column in cell.columns.items():
-            if cell.loss == WIDE or math.isnan(column.joint_coverage):
+            if math.isnan(column.joint_coverage):
                 continue
             width = column.widths[:, 0].mean() / cell.columns["gpc"].widths[:, 0].mean()
             rows.append(
@@ -114,7 +114,7 @@ def joint(cells: Sequence[Cell]) -> Table:
 
 
 def shapes(cells: Sequence[Cell]) -> Table:
-    """Return the coverage of the ellipsoid and of all marginal intervals, with and without the shape of the sandwich."""
+    """Return the coverage of ellipsoid and marginal intervals, with and without the shape of the sandwich."""
     rows = []
     for cell in (cell for cell in cells if cell.loss == WIDE):
         for name, column in cell.columns.items():

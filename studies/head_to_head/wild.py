@@ -1,8 +1,8 @@
 """Wild cluster bootstrap of a slope by least squares, with the null hypothesis imposed.
 
-Cameron, Gelbach and Miller (2008), Bootstrap-based improvements for inference with clustered errors, Review of Economics
-and Statistics 90: WCR with Rademacher weights. The interval inverts the test. The Python package wildboottest has the
-test but no interval; the tests compare p-values with it.
+Cameron, Gelbach and Miller (2008), Bootstrap-based improvements for inference with clustered errors, Review of
+Economics and Statistics 90: WCR with Rademacher weights. The interval inverts the test. The Python package wildboottest
+has the test, but no interval.
 """
 
 import numpy as np
