@@ -130,11 +130,16 @@ def _regressor(design: str, kinks: Sequence[float]) -> tuple[np.ndarray, np.ndar
     skewed = design in (SKEWED, HETEROSCEDASTIC)
     low, high = (-2.0, 60.0) if skewed else (-9.0, 9.0)
     ends = sorted({low, high, *(float(np.clip(kink, low, high)) for kink in (0.0, *kinks))})
-    points, weights = np.polynomial.legendre.leggauss(400)
+    points, weights = _gauss(400)
     parts = [((b - a) / 2, (a + b) / 2) for a, b in pairwise(ends)]
     x = np.concatenate([middle + half * points for half, middle in parts])
     density = stats.chi2(4).pdf(x + 2) if skewed else stats.norm.pdf(x)
     return x, np.concatenate([half * weights for half, _ in parts]) * density
+
+
+@cache
+def _gauss(number: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.polynomial.legendre.leggauss(number)
 
 
 def _cdf(design: str, e: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -152,7 +157,7 @@ def _expected_residual_score(loss: str, design: str, gap: np.ndarray, x: np.ndar
         return (_OUTLIER_SHARE * _SHIFT if design == OUTLIERS else 0.0) - gap
     if loss == "huber":
         # E[clip(e - gap, -d, d)] = d - the integral of the distribution function from gap - d to gap + d.
-        points, weights = np.polynomial.legendre.leggauss(60)
+        points, weights = _gauss(60)
         values = _cdf(design, gap[:, None] + HUBER_DELTA * points, x[:, None])
         return HUBER_DELTA - HUBER_DELTA * values @ weights
     return (TAU if loss == "tau 0.9" else 0.5) - _cdf(design, gap, x)

@@ -69,8 +69,8 @@ with autocorrelation 0.5. The parameter to be covered is the minimizer of the po
 (`studies/head_to_head/designs.py`), for which most of these models are misspecified.
 
 **calibayes.** Prior N(0, 100^2), {replicates} bootstrap replicates, transport without its audit. `gpc` is the default
-of `calibrate`, `gpc-studentized` and `matching` are other methods for the learning rate ([](methods.md)), `eta 1` is the
-posterior without calibration. Clusters use `bootstrap.Cluster` and series `bootstrap.Block` with blocks of
+of `calibrate`, `gpc-studentized` and `matching` are other methods for the learning rate ([](methods.md)), `eta 1` is
+the posterior without calibration. Clusters use `bootstrap.Cluster` and series `bootstrap.Block` with blocks of
 2 N^(1/3) observations, for which `gpc-studentized` is not available.
 
 **Other software**, with its defaults unless a name says otherwise: statsmodels (OLS with classical, HC3, cluster and
@@ -81,8 +81,8 @@ pairs bootstrap), and a wild cluster bootstrap with the null imposed. Bootstraps
 **Errors.** "SE" is the standard error of a coverage if the true coverage is 95%. Coverages in bold differ from 95% by
 more than three of it. A cell is the combination of a loss, a design and N; cells with fewer than {preliminary} data
 sets of calibayes are preliminary, marked by an asterisk. Scores are interval scores (Gneiting and Raftery 2007: width
-plus 40 times the distance of the true value to the interval), compared on the same data sets; a difference counts if it exceeds
-three standard errors. Processor times were measured while other programs used the machine; they show orders of
+plus 40 times the distance of the true value to the interval), compared on the same data sets; a difference counts if it
+exceeds three standard errors. Processor times were measured while other programs used the machine; they show orders of
 magnitude. Programs: {machines}."""
 
 _NOT_COMPARED = """## Not compared
@@ -184,4 +184,5 @@ def _details(ordinary: Sequence[Cell]) -> str:
 
 
 _DETAILS = """Every method in every cell of [](head_to_head.md). "Too high" and "too low" are the shares of intervals
-above and below the true value. Means are over the data sets with an interval. Times are processor times on a shared machine."""
+above and below the true value. Means are over the data sets with an interval. Times are processor times on a shared
+machine."""

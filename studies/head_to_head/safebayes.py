@@ -147,14 +147,15 @@ def section(results: Path) -> str:
             rows.append([name, label, f"{len(values)}", f"{same}", f"{gaps.mean():.3f}", f"{spread:.3f}"])
     columns = ["problem", "program", "data sets", "same eta as the closed form", "mean error of S(eta) - S(1)"]
     table = Table([*columns, "mean of |S(eta) - S(1)|"], rows)
+    etas = ", ".join(f"{eta:g}" for eta in content["etas"])
     return f"""## SafeBayes
 
-`cb.methods.SafeBayes("I-log")` and the R package SafeBayes of de Heide, against the closed form of a ridge regression with
-known variance (`python -m studies.head_to_head.safebayes`): S is the sum of the squared errors of prediction, which the
-learning rate, one of {", ".join(f"{eta:g}" for eta in content["etas"])}, minimizes. The errors of both programs are Monte Carlo errors.
-The package does not temper the intercept, which does not affect posterior means; its R-square variant also leaves out the
-posterior variance of the intercept, so that it is not comparable with `"R-log"`. The model averaging of Grünwald and van
-Ommen (2017) is outside the scope of calibayes.
+`cb.methods.SafeBayes("I-log")` and the R package SafeBayes of de Heide, against the closed form of a ridge regression
+with known variance (`python -m studies.head_to_head.safebayes`): S is the sum of the squared errors of prediction,
+which the learning rate, one of {etas}, minimizes. The errors of both programs are Monte Carlo errors. The package does
+not temper the intercept, which does not affect posterior means. Its R-square variant leaves out the posterior variance
+of the intercept, so that it is not comparable with `"R-log"`. The model averaging of Grünwald and van Ommen (2017) is
+outside the scope of calibayes.
 
 {table.markdown()}"""
 
