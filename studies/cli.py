@@ -158,6 +158,21 @@ def head_to_head_(
 
 
 @app.command()
+def exact(
+    n: Annotated[int, typer.Option(help="Number of observations.", min=10)] = 100,
+    table: Annotated[Path, typer.Option(help="Results of table 1.")] = RESULTS / "median_regression.csv.gz",
+    out: Annotated[Path, typer.Option(help="JSON file of results.")] = RESULTS / "exact.json",
+) -> None:
+    """Table 1 by exact integration: whether the HPD sets of transport contain the true parameter."""
+    from studies import exact as exact_
+    from studies.store import Store
+
+    with _bad_file():
+        lines = Store(table).lines
+    Console().print(exact_.run(lines, n, out))
+
+
+@app.command()
 def page(
     results: Annotated[Path, typer.Option(help="Folder of the stored results.")] = RESULTS,
     docs: Annotated[Path, typer.Option(help="Folder to write the page and its figures to.")] = Path("docs"),

@@ -1,12 +1,13 @@
 """The results page, generated from the stored results of the studies and the paper's numbers in `tables.py`."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.common import Marks
-from studies import figures, tables
+from studies import exact, figures, tables
 from studies.names import DRAWS, HEART_DISEASE, MEDIAN_REGRESSION, PARTICLES, REPLICATES
 from studies.store import Line, Store
 from studies.tables import NAMES, PAPER_ETA, PAPER_SVM_ETA, cells
@@ -45,7 +46,7 @@ def write(results: Path, docs: Path, readme: Path | None) -> list[Path]:
         figures.figure5(tables.timed(seeds[0]), tables.cells(all_svm), docs / "figure5.png")
     sections = [
         _INTRODUCTION,
-        _table1(regression) if regression else "",
+        _table1(regression, results) if regression else "",
         _figure4(times, regression) if times else "",
         _figure5(seeds, all_svm) if seeds else "",
         _open_question(variants) if variants else "",
@@ -86,7 +87,7 @@ coverage is 95%, `sqrt(0.95 x 0.05 / data sets)`. GPC-MCMC takes minutes per cal
 Calibrations that did not converge are included and counted; "warned" calibrations converged with diagnostics."""
 
 
-def _table1(lines: Sequence[Line]) -> str:
+def _table1(lines: Sequence[Line], results: Path) -> str:
     return f"""## Table 1: median regression
 
 `python -m studies table1`: y = 2 + x + e, {REPLICATES} bootstrap replicates, the same for all methods. GPC-SMC has
@@ -99,7 +100,7 @@ particles. Transport is the default of `calibrate`. Larger data sets start with 
 
 {tables.table1(lines).markdown()}
 
-{_beyond_three_se(lines)}{_paired(lines)}"""
+{_beyond_three_se(lines)} {_exact(results)}{_paired(lines)}"""
 
 
 def _nearest_region(lines: Sequence[Line]) -> str:
@@ -142,6 +143,11 @@ def _early_stopping(lines: Sequence[Line]) -> str:
         "search of the paper starts at eta 1 and stops at the first coverage that is near 0.95 by chance, before it "
         "reaches the solution."
     )
+
+
+def _exact(results: Path) -> str:
+    path = results / "exact.json"
+    return exact.sentence(json.loads(path.read_text())) if path.exists() else ""
 
 
 def _paired(lines: Sequence[Line]) -> str:
