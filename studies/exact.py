@@ -112,9 +112,9 @@ def sentence(content: dict[str, Any]) -> str:
     """Describe a stored comparison."""
     margin = min(0.95 - NEAR[0], NEAR[1] - 0.95)
     assert content["largest difference of levels"] < margin, "more data sets could change: widen NEAR"
+    exactly, stored = (f"{100 * content[name]:.1f}%" for name in ("exact coverage", "coverage"))
     return (
-        f"By exact integration on the same data sets and bootstrap counts (`python -m studies exact`), the HPD sets at N "
-        f"{content['n']:,} cover {100 * content['exact coverage']:.1f}% of the {content['data sets']:,} data sets, those of "
-        f"transport {100 * content['coverage']:.1f}%; {content['changed']} of the {content['near the boundary']} data sets "
-        "near the boundary change sides."
+        "By exact integration on the same data sets and bootstrap counts (`python -m studies exact`), the HPD sets at "
+        f"N {content['n']:,} cover {exactly} of the {content['data sets']:,} data sets, those of transport {stored}; "
+        f"{content['changed']} of the {content['near the boundary']} data sets near the boundary change sides."
     )

@@ -38,7 +38,7 @@ def write(results: Path, docs: Path, readme: Path | None) -> list[Path]:
         raise ValueError(f"there are no results in {results}. Run python -m studies table1 first, or pass --results.")
     short = None if readme is None else MARKS.replace(readme, f"\n{_short(regression, results)}\n")
     docs.mkdir(parents=True, exist_ok=True)
-    times, seeds = _by_machine(results, "figure4", regression), _by_machine(results, "figure5", svm)
+    times, seeds = _by_machine(results, "figure4"), _by_machine(results, "figure5", svm)
     all_svm = list({line.key: line for lines in (*seeds, svm) for line in lines}.values())
     if times:
         figures.figure4(tables.timed(times[0]), docs / "figure4.png")
@@ -47,7 +47,7 @@ def write(results: Path, docs: Path, readme: Path | None) -> list[Path]:
     sections = [
         _INTRODUCTION,
         _table1(regression, results) if regression else "",
-        _figure4(times, regression) if times else "",
+        _figure4(times) if times else "",
         _figure5(seeds, all_svm) if seeds else "",
         _open_question(variants) if variants else "",
         _misspecified(misspecified) if misspecified else "",
@@ -62,12 +62,12 @@ def write(results: Path, docs: Path, readme: Path | None) -> list[Path]:
 
 def _short(regression: Sequence[Line], results: Path) -> str:
     """Return the table of the readme and the machine of its times."""
-    times = _by_machine(results, "figure4", regression)
-    table = tables.short_table1(regression, times[0] if times else regression).markdown()
+    times = _by_machine(results, "figure4")
+    table = tables.short_table1(regression, times[0] if times else ()).markdown()
     return f"{table}\n\nSeconds on {_machine(times[0])}." if times else table
 
 
-def _by_machine(results: Path, figure: str, lines: Sequence[Line]) -> list[Sequence[Line]]:
+def _by_machine(results: Path, figure: str, lines: Sequence[Line] = ()) -> list[Sequence[Line]]:
     """Return the timed lines of each machine, the machine with most cells first."""
     stored = [lines, *(Store(path).lines for path in sorted(results.glob(f"{figure}_*.csv")))]
     timed = [machine_lines for machine_lines in stored if tables.timed(machine_lines)]
@@ -161,18 +161,12 @@ GPC-SMC minus transport, on the data sets that both calibrated:
 {table.markdown()}"""
 
 
-def _figure4(times: Sequence[Sequence[Line]], lines: Sequence[Line]) -> str:
-    shared = sum(line.timing == "shared" for line in lines)
-    excluded = (
-        f" {shared:,} calibrations of table 1 that ran at the same time as others are marked as `shared` and excluded."
-        if shared
-        else ""
-    )
+def _figure4(times: Sequence[Sequence[Line]]) -> str:
     return f"""## Figure 4: computation time
 
 `python -m studies figure4`, on another machine with `--out results/figure4_NAME.csv`: calibrations of the box without
 compilation, one at a time, on {_machine(times[0])}. Times of transport include its audit. "At most" is the time of a
-calibration that had to compile, where there is no other.{excluded}
+calibration that had to compile, where there is no other. Table 1 itself ran on a machine that was shared.
 
 ![Seconds by method and N](figure4.png)
 

@@ -26,15 +26,16 @@ from studies.head_to_head.names import (
     HETEROSCEDASTIC,
     LEVEL,
     OURS,
+    REPLICATES,
     SANDWICH,
     SLOPE,
     UNIT,
+    UNIT_DATASETS,
     WIDE,
     WIDE_SIZE,
     block_length,
     is_joint,
 )
-from studies.names import REPLICATES
 from studies.records import ALL, Outcome, Record, failure
 from studies.runner import Case
 
@@ -102,7 +103,7 @@ def _slope(options: dict[str, Any], theta: np.ndarray) -> dict[str, Outcome]:
             outcomes[name] = failure(result, process_time() - start)
         else:
             outcomes[name] = _outcome(result, theta, [SLOPE], process_time() - start)
-    return outcomes | {UNIT: _at_eta_one(base, theta)}
+    return outcomes | _at_eta_one(base, theta)
 
 
 def _joint_and_slope(options: dict[str, Any], theta: np.ndarray) -> dict[str, Outcome]:
@@ -120,7 +121,7 @@ def _joint_and_slope(options: dict[str, Any], theta: np.ndarray) -> dict[str, Ou
             interval = _outcome(pair[1], theta, [SLOPE], seconds)
             outcomes[name] = _outcome(pair[0], theta, [], seconds)._replace(intervals=interval.intervals)
         start = process_time()
-    return outcomes | {UNIT: _at_eta_one(joint, theta)}
+    return outcomes | _at_eta_one(joint, theta)
 
 
 def _shapes(options: dict[str, Any], theta: np.ndarray) -> dict[str, Outcome]:
@@ -147,12 +148,15 @@ def _other_method(base: cb.Result, name: str) -> cb.Result | str:
         return str(error)
 
 
-def _at_eta_one(base: cb.Result, theta: np.ndarray) -> Outcome:
-    """Return the interval of the slope by the posterior at learning rate one, and the level of its joint set."""
+def _at_eta_one(base: cb.Result, theta: np.ndarray) -> dict[str, Outcome]:
+    """Return the interval of the slope by the posterior at learning rate one, for the first data sets."""
+    if base.settings["seed"] >= UNIT_DATASETS:
+        return {}
     start = process_time()
     bounds = np.quantile(base.posterior(1.0)[:, SLOPE], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     level = base.level_of(theta, eta=1.0)
-    return Outcome(1.0, level, [(float(bounds[0]), float(bounds[1]))], "COMPUTED", process_time() - start)
+    interval = (float(bounds[0]), float(bounds[1]))
+    return {UNIT: Outcome(1.0, level, [interval], "COMPUTED", process_time() - start)}
 
 
 def _outcome(result: cb.Result, theta: np.ndarray, parameters: Iterable[int], seconds: float) -> Outcome:

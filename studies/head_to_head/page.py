@@ -6,8 +6,7 @@ from pathlib import Path
 
 from studies.head_to_head import figures, safebayes, tables
 from studies.head_to_head.cells import OURS, PRELIMINARY, Cell, beyond, cells, having
-from studies.head_to_head.names import AR1, CLUSTERS, FOLDER, WIDE
-from studies.names import REPLICATES
+from studies.head_to_head.names import AR1, CLUSTERS, FOLDER, REPLICATES, WIDE
 from studies.records import RecordFolder
 
 DETAILS = "head_to_head_cells.md"

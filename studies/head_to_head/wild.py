@@ -7,7 +7,7 @@ has the test, but no interval.
 
 import numpy as np
 
-_STEPS = 14
+_STEPS = 11
 """Bisections of an end of the interval."""
 _REACH = 12.0
 """Distance from the estimate, in standard errors, up to which an end is searched."""
