@@ -79,6 +79,46 @@ def scoreboard(cells: Sequence[Cell], names: Sequence[str]) -> Table:
     )
 
 
+def pooled(cells: Sequence[Cell], names: Sequence[str]) -> Table:
+    """Return the coverage of each method averaged over designs, by loss and number of observations.
+
+    Data sets of different designs are independent, so that the standard error is that of all data sets together.
+
+    Parameters
+    ----------
+    cells : sequence of Cell
+        Cells to average, of independent observations.
+    names : sequence of str
+        Methods, in the order of the rows.
+
+    Returns
+    -------
+    Table
+    """
+    groups: dict[tuple[str, int], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.loss, cell.n), []).append(cell)
+    rows = []
+    for name in names:
+        texts = [_pooled(members, name) for members in groups.values()]
+        if any(texts):
+            rows.append([name, *texts])
+    return Table(["method", *(f"{loss}, N {n}" for loss, n in groups)], rows)
+
+
+def _pooled(members: Sequence[Cell], name: str) -> str:
+    """Return mean coverage, its standard error and mean relative width, if the method was applied in all designs."""
+    if any(name not in cell.columns for cell in members):
+        return ""
+    columns = [cell.columns[name] for cell in members]
+    coverage = float(np.mean([column.coverage[0] for column in columns]))
+    se = math.sqrt(sum(column.coverage_se**2 for column in columns)) / len(columns)
+    widths = [
+        column.widths[:, 0].mean() / cell.columns["gpc"].widths[:, 0].mean() for cell, column in having(members, name)
+    ]
+    return f"{emphasised(coverage, se)} ({100 * se:.1f}) x{np.mean(widths):.2f}"
+
+
 def score_counts(cells: Sequence[Cell], name: str, reference: str) -> tuple[int, int]:
     """Return in how many cells a method has a clearly better, and a clearly worse, interval score than another."""
     better = worse = 0
