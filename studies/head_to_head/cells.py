@@ -185,7 +185,8 @@ def difference(first: Column, second: Column, values: str) -> Difference:
 
 def beyond(columns: Iterable[tuple[Cell, Column]]) -> tuple[list[str], list[str]]:
     """Return the cells in which the coverage is more than three standard errors below, and above, 95%."""
-    below, above = [], []
+    below: list[str] = []
+    above: list[str] = []
     for cell, column in columns:
         gap = float(column.coverage[0]) - LEVEL
         if abs(gap) > 3 * column.coverage_se:

@@ -37,6 +37,7 @@ def write(results: Path, docs: Path) -> list[Path]:
     sections = [
         _INTRODUCTION.format(replicates=REPLICATES, preliminary=PRELIMINARY, machines="; ".join(machines)),
         _conclusions(ordinary),
+        _pooled(ordinary),
         _figures(ordinary, docs),
         *_scoreboards(ordinary),
         *_by_loss(ordinary),
@@ -106,6 +107,18 @@ def _coverage_sentence(chosen: Sequence[Cell], name: str) -> str:
     pairs = having(chosen, name)
     below, above = beyond(pairs)
     return f"- `{name}`: of {len(pairs)} cells, {len(below)} cover less than 95% and {len(above)} more."
+
+
+def _pooled(ordinary: Sequence[Cell]) -> str:
+    independent = [cell for cell in ordinary if cell.design not in (CLUSTERS, AR1)]
+    names = list(dict.fromkeys(name for cell in independent for name in cell.columns))
+    return f"{_POOLED}\n\n{tables.pooled(independent, names).markdown()}"
+
+
+_POOLED = """## Averages over the designs with independent observations
+
+Mean coverage in percent (SE), and mean width relative to `gpc`. Averages are more precise than single cells, but a
+method whose errors differ in sign between designs looks better than it is."""
 
 
 def _figures(ordinary: Sequence[Cell], docs: Path) -> str:

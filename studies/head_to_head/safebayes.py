@@ -79,8 +79,8 @@ def our_sums(x: np.ndarray, y: np.ndarray, variance: float, seed: int) -> np.nda
 
     prior = cb.priors.Normal(scale=np.array([INTERCEPT_SCALE, variance**0.5]))
     design = np.column_stack([np.ones(len(x)), x])
-    model, options = cb.GibbsModel(cb.losses.Squared(), prior), {"bootstrap": 50, "seed": seed, "progress": False}
-    result = cb.calibrate(model, (design, y), sampler="transport", **options)
+    model = cb.GibbsModel(cb.losses.Squared(), prior)
+    result = cb.calibrate(model, (design, y), sampler="transport", bootstrap=50, seed=seed, progress=False)
     assert result.calibration is not None
     lengths, etas = np.arange(FIRST, len(y)), sorted(ETAS)
     losses = _predictive_losses(jax.random.key(seed), result.calibration.draws.target, lengths, tuple(etas), True)
