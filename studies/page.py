@@ -8,6 +8,7 @@ import numpy as np
 
 from benchmarks.common import Marks
 from studies import exact, figures, tables
+from studies.head_to_head import page as head_to_head
 from studies.names import DRAWS, HEART_DISEASE, MEDIAN_REGRESSION, PARTICLES, REPLICATES
 from studies.store import Line, Store
 from studies.tables import NAMES, PAPER_ETA, PAPER_SVM_ETA, cells
@@ -54,10 +55,11 @@ def write(results: Path, docs: Path, readme: Path | None) -> list[Path]:
     ]
     page = docs / "results.md"
     page.write_text("\n\n".join(section for section in sections if section) + "\n")
+    pages = [page, *head_to_head.write(results, docs)]
     if readme is None or short is None:
-        return [page]
+        return pages
     readme.write_text(short)
-    return [page, readme]
+    return [*pages, readme]
 
 
 def _short(regression: Sequence[Line], results: Path) -> str:

@@ -159,7 +159,7 @@ def _parse(path: Path, line: str) -> Record:
             )
             for name, (eta, level, intervals, status, seconds) in content["methods"].items()
         }
-        return Record(*(content[name] for name in ("problem", "n", "dataset", "source")), methods, content["machine"])
+        return Record(**content | {"methods": methods})
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is not a results file of the head-to-head ({error!r}). Move it away, or pass another folder as "

@@ -183,6 +183,15 @@ def difference(first: Column, second: Column, values: str) -> Difference:
     return Difference(float(gaps.mean()), float(gaps.std(ddof=1) / math.sqrt(len(gaps))))
 
 
+def relative_width(column: Column, reference: Column) -> float:
+    """Return the ratio of the mean widths of two methods on the data sets that both have."""
+    rows = [dict(zip(one.succeeded, one.widths.mean(1), strict=True)) for one in (column, reference)]
+    common = rows[0].keys() & rows[1].keys()
+    if not common:
+        return math.nan
+    return float(sum(rows[0][k] for k in common) / sum(rows[1][k] for k in common))
+
+
 def beyond(columns: Iterable[tuple[Cell, Column]]) -> tuple[list[str], list[str]]:
     """Return the cells in which the coverage is more than three standard errors below, and above, 95%."""
     below: list[str] = []

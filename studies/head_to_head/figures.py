@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from studies.figures import save
-from studies.head_to_head.cells import Cell
+from studies.head_to_head.cells import Cell, relative_width
 from studies.head_to_head.names import DESIGNS, LEVEL
 
 STYLES = {
@@ -75,7 +75,6 @@ def coverage_against_width(cells: Sequence[Cell], path: Path) -> None:
 
 
 def _draw(axis: Axes, cell: Cell) -> None:
-    reference = cell.columns["gpc"].widths[:, 0].mean()
     se = cell.columns["gpc"].coverage_se
     axis.axhspan(100 * (LEVEL - 3 * se), 100 * (LEVEL + 3 * se), color="#e9e9e9", lw=0)
     axis.axhline(100 * LEVEL, color="#333333", lw=0.8, ls=":")
@@ -84,7 +83,7 @@ def _draw(axis: Axes, cell: Cell) -> None:
             continue
         column = cell.columns[name]
         coverage = float(column.coverage[0])
-        x = float(np.clip(column.widths[:, 0].mean() / reference, *_WIDTHS))
+        x = float(np.clip(relative_width(column, cell.columns["gpc"]), *_WIDTHS))
         axis.plot(x, 100 * max(coverage, _LOWEST), marker, color=color, ms=5.5, alpha=0.9, mew=0.4, mec="white")
         if coverage < _LOWEST:
             axis.annotate(f"{100 * coverage:.0f}", (x, 100 * _LOWEST), (4, 3), textcoords="offset points", fontsize=7)

@@ -7,7 +7,7 @@ from itertools import groupby
 import numpy as np
 
 from benchmarks.common import Table
-from studies.head_to_head.cells import Cell, Column, difference, having
+from studies.head_to_head.cells import Cell, Column, difference, having, relative_width
 from studies.head_to_head.names import DESIGNS, LEVEL, SANDWICH, WIDE, is_joint
 
 
@@ -29,7 +29,7 @@ def _coverage_and_width(cell: Cell, name: str) -> str:
         return ""
     column = cell.columns[name]
     text = emphasised(float(column.coverage[0]), column.coverage_se)
-    return f"{text} x{column.widths[:, 0].mean() / cell.columns['gpc'].widths[:, 0].mean():.2f}"
+    return f"{text} x{relative_width(column, cell.columns['gpc']):.2f}"
 
 
 def emphasised(coverage: float, se: float) -> str:
@@ -113,9 +113,7 @@ def _pooled(members: Sequence[Cell], name: str) -> str:
     columns = [cell.columns[name] for cell in members]
     coverage = float(np.mean([column.coverage[0] for column in columns]))
     se = math.sqrt(sum(column.coverage_se**2 for column in columns)) / len(columns)
-    widths = [
-        column.widths[:, 0].mean() / cell.columns["gpc"].widths[:, 0].mean() for cell, column in having(members, name)
-    ]
+    widths = [relative_width(cell.columns[name], cell.columns["gpc"]) for cell in members]
     return f"{emphasised(coverage, se)} ({100 * se:.1f}) x{np.mean(widths):.2f}"
 
 
@@ -137,7 +135,7 @@ def joint(cells: Sequence[Cell]) -> Table:
         for name, column in cell.columns.items():
             if math.isnan(column.joint_coverage):
                 continue
-            width = column.widths[:, 0].mean() / cell.columns["gpc"].widths[:, 0].mean()
+            width = relative_width(column, cell.columns["gpc"])
             rows.append(
                 [
                     f"{cell.loss}, {cell.design}, N {cell.n}",

@@ -126,7 +126,7 @@ def test_page_in_the_repository_is_up_to_date(tmp_path):
     root = Path(__file__).parents[2]
     shutil.copy(root / "README.md", tmp_path)
     write(root / "results", tmp_path / "docs", tmp_path / "README.md")
-    for name in ("README.md", "docs/results.md"):
+    for name in ("README.md", "docs/results.md", "docs/head_to_head.md", "docs/head_to_head_cells.md"):
         assert (tmp_path / name).read_text() == (root / name).read_text(), "run make results"
 
 
