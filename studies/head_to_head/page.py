@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from studies.head_to_head import figures, safebayes, tables
-from studies.head_to_head.cells import OURS, PRELIMINARY, Cell, beyond, cells, having
+from studies.head_to_head import figures, safebayes, summary, tables
+from studies.head_to_head.cells import PRELIMINARY, Cell, cells
 from studies.head_to_head.names import AR1, CLUSTERS, FOLDER, REPLICATES, WIDE
 from studies.records import RecordFolder
 
@@ -36,7 +36,7 @@ def write(results: Path, docs: Path) -> list[Path]:
     machines = sorted({record.machine for record in records})
     sections = [
         _INTRODUCTION.format(replicates=REPLICATES, preliminary=PRELIMINARY, machines="; ".join(machines)),
-        _conclusions(ordinary),
+        summary.conclusions(ordinary),
         _pooled(ordinary),
         _figures(ordinary, docs),
         *_scoreboards(ordinary),
@@ -50,6 +50,12 @@ def write(results: Path, docs: Path) -> list[Path]:
     page.write_text("\n\n".join(section for section in sections if section) + "\n")
     details.write_text(_details(ordinary))
     return [page, details]
+
+
+def short_summary(results: Path) -> str:
+    """Return the summary of the readme; empty if there are no results."""
+    ordinary = [cell for cell in cells(RecordFolder(results / FOLDER).lines) if cell.loss != WIDE]
+    return summary.short(ordinary) if ordinary else ""
 
 
 _INTRODUCTION = """# Head to head
@@ -96,23 +102,10 @@ _NOT_COMPARED = """## Not compared
   there is no table beside theirs."""
 
 
-def _conclusions(ordinary: Sequence[Cell]) -> str:
-    independent = [cell for cell in ordinary if cell.design not in (CLUSTERS, AR1)]
-    parts = [_coverage_sentence(independent, name) for name in OURS]
-    return "\n".join(["## Summary", "", "Independent observations:", "", *parts])
-
-
-def _coverage_sentence(chosen: Sequence[Cell], name: str) -> str:
-    """Return in how many cells a method covers less or more than 95%."""
-    pairs = having(chosen, name)
-    below, above = beyond(pairs)
-    return f"- `{name}`: of {len(pairs)} cells, {len(below)} cover less than 95% and {len(above)} more."
-
-
 def _pooled(ordinary: Sequence[Cell]) -> str:
-    independent = [cell for cell in ordinary if cell.design not in (CLUSTERS, AR1)]
-    names = list(dict.fromkeys(name for cell in independent for name in cell.columns))
-    return f"{_POOLED}\n\n{tables.pooled(independent, names).markdown()}"
+    chosen = summary.independent(ordinary)
+    names = list(dict.fromkeys(name for cell in chosen for name in cell.columns))
+    return f"{_POOLED}\n\n{tables.pooled(chosen, names).markdown()}"
 
 
 _POOLED = """## Averages over the designs with independent observations
@@ -140,7 +133,7 @@ errors. Coverages below 70% are drawn at the bottom edge with their number."""
 def _scoreboards(ordinary: Sequence[Cell]) -> list[str]:
     names = list(dict.fromkeys(name for cell in ordinary for name in cell.columns))
     parts = {
-        "independent observations": [cell for cell in ordinary if cell.design not in (CLUSTERS, AR1)],
+        "independent observations": summary.independent(ordinary),
         "clusters": [cell for cell in ordinary if cell.design == CLUSTERS],
         "AR(1)": [cell for cell in ordinary if cell.design == AR1],
     }

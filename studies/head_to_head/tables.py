@@ -108,13 +108,21 @@ def pooled(cells: Sequence[Cell], names: Sequence[str]) -> Table:
 
 def _pooled(members: Sequence[Cell], name: str) -> str:
     """Return mean coverage, its standard error and mean relative width, if the method was applied in all designs."""
-    if any(name not in cell.columns for cell in members):
+    average = average_coverage(members, name)
+    if average is None:
         return ""
-    columns = [cell.columns[name] for cell in members]
-    coverage = float(np.mean([column.coverage[0] for column in columns]))
-    se = math.sqrt(sum(column.coverage_se**2 for column in columns)) / len(columns)
+    coverage, se = average
     widths = [relative_width(cell.columns[name], cell.columns["gpc"]) for cell in members]
     return f"{emphasised(coverage, se)} ({100 * se:.1f}) x{np.mean(widths):.2f}"
+
+
+def average_coverage(members: Sequence[Cell], name: str) -> tuple[float, float] | None:
+    """Return the mean coverage of a method and its standard error; None if some cell does not have the method."""
+    if not members or any(name not in cell.columns for cell in members):
+        return None
+    columns = [cell.columns[name] for cell in members]
+    coverage = float(np.mean([column.coverage[0] for column in columns]))
+    return coverage, math.sqrt(sum(column.coverage_se**2 for column in columns)) / len(columns)
 
 
 def score_counts(cells: Sequence[Cell], name: str, reference: str) -> tuple[int, int]:
