@@ -89,7 +89,7 @@ more than three of it. A cell is the combination of a loss, a design and N; cell
 sets of calibayes are preliminary, marked by an asterisk. Scores are interval scores (Gneiting and Raftery 2007: width
 plus 40 times the distance of the true value to the interval), compared on the same data sets; a difference counts if it
 exceeds three standard errors. Processor times were measured while other programs used the machine; they show orders of
-magnitude. Programs: {machines}."""
+magnitude. The first calibration of a model in a process also compiles ([](performance.md)). Programs: {machines}."""
 
 _NOT_COMPARED = """## Not compared
 

@@ -88,8 +88,9 @@ def short(cells: Sequence[Cell]) -> str:
     chosen = [cell for cell in independent(cells) if cell.loss in (LEAST_SQUARES, MEDIAN)]
     squares = pairs(chosen, (UNIT, "gpc", STUDENTIZED, HC3), LEAST_SQUARES)
     medians = pairs(chosen, (UNIT, "gpc", MATCHING, RANK), MEDIAN)
-    return f"""Head to head, 95% intervals for a slope: mean coverage in percent (SE) at N 50 and N 100 over five designs
-with independent observations, {number_of_datasets(chosen)} data sets each. `eta 1` is the posterior without calibration.
+    number = number_of_datasets(chosen)
+    return f"""Head to head, 95% intervals for a slope: mean coverage in percent (SE) at N 50 and N 100 over five
+designs with independent observations, {number} data sets each. `eta 1` is the posterior without calibration.
 
 - Least squares: {squares}.
 - Median regression: {medians}.

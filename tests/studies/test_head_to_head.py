@@ -10,7 +10,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from studies.cli import app
-from studies.head_to_head import cells, designs, names, ours, page, quantreg, rivals, safebayes, tables
+from studies.head_to_head import cells, designs, names, ours, page, quantreg, rivals, safebayes, summary, tables
 from studies.head_to_head.wild import WildClusterTest
 from studies.records import Outcome, Record, RecordFolder
 
@@ -251,6 +251,39 @@ def test_tables_of_known_records():
     board = {row[0]: row[1:5] for row in tables.scoreboard(found, cells.OURS).rows}
     assert board["gpc"] == ["1", "1", "0", "50.0 to 50.0"]
     assert tables.joint(found).rows[0][3:5] == ["100.0", "**50.0**"]
+
+
+def test_summary_averages_over_designs():
+    """Of ten data sets of two designs, five and none are missed by plain GPC: 75%."""
+    records = [
+        make_record(k, problem=f"squared, {design}", n=n, shift=1.1 * (k < 5 and design == names.T3))
+        for design in (names.T3, names.NORMAL)
+        for n in (50, 100)
+        for k in range(10)
+    ]
+    found = cells.cells(records)
+    se = 100 * math.sqrt(0.95 * 0.05 / 20)
+    assert summary.pairs(found, ("gpc", "OLS"), "squared") == f"`gpc` 75.0 ({se:.1f}) and 75.0 ({se:.1f})"
+    assert summary.pairs(found, ("matching",), "squared", names.T3).startswith("`matching` 100.0")
+    assert summary.coverage_range(found, "gpc") == "50 to 100%"
+    assert summary.number_of_datasets(found) == "10"
+
+
+def test_verdicts_compare_scores_with_every_other_program():
+    """Half-widths 1.5 of the studentized method against 1 and 2 of others, all of which contain the true value."""
+    records = []
+    for k in range(10):
+        records.append(make_record(k))
+        others = {"narrow": 1.0 + k / 1000, "wide": 2.0 + k / 1000}
+        for name in others if k % 2 else ["wide"]:
+            interval = (1 - others[name], 1 + others[name])
+            methods = {name: Outcome(math.nan, math.nan, [interval], "COMPUTED", 0.0)}
+            records.append(Record("squared, normal", 50, k, f"{name} program", methods, ""))
+    found = cells.cells(records)
+    assert summary.verdicts(found, "gpc-studentized") == (0, 1, 0)
+    wide_only = cells.cells([record for record in records if record.source != "narrow program"])
+    assert summary.verdicts(wide_only, "gpc-studentized") == (1, 0, 0)
+    assert summary.verdicts(cells.cells([make_record(0)]), "gpc-studentized") == (0, 0, 0)
 
 
 def test_pages_show_the_records(tmp_path):
