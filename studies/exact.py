@@ -51,7 +51,7 @@ class Grid:
         return 0.5 * np.abs(self.y[:, None] - self.x @ theta.T)
 
     def levels(self, eta: float, counts: np.ndarray, point: np.ndarray) -> np.ndarray:
-        """Return the posterior mass at which the risk is lower than at a point, for each row of counts."""
+        """Return the posterior mass at which the risk is lower than at a point, for every replicate."""
         risk, at_point = counts @ self.losses, counts @ self._losses(point[None])
         weights = np.exp(-eta * (risk - risk.min(1, keepdims=True)))
         return np.asarray((weights * (risk < at_point)).sum(1) / weights.sum(1))
@@ -88,9 +88,9 @@ def near_the_boundary(lines: Sequence[Line], n: int) -> tuple[list[Line], list[L
 def run(lines: Sequence[Line], n: int, out: Path) -> str:
     """Check the data sets near the boundary, store the comparison, and return it as a sentence."""
     cell, near = near_the_boundary(lines, n)
-    found = [check(line) for line in near]
+    checks = [check(line) for line in near]
     covered = sum(line.covered for line in cell)
-    changed = [one for one in found if (one.level <= 0.95) != (one.stored_level <= 0.95)]
+    changed = [one for one in checks if (one.level <= 0.95) != (one.stored_level <= 0.95)]
     gain = sum(1 if one.level <= 0.95 else -1 for one in changed)
     content = {
         "n": n,
@@ -99,9 +99,9 @@ def run(lines: Sequence[Line], n: int, out: Path) -> str:
         "changed": len(changed),
         "coverage": covered / len(cell),
         "exact coverage": (covered + gain) / len(cell),
-        "largest difference of levels": max(abs(one.level - one.stored_level) for one in found),
+        "largest difference of levels": max(abs(one.level - one.stored_level) for one in checks),
         "standard deviation of log(eta / exact eta)": float(
-            np.std([math.log(one.stored_eta / one.eta) for one in found])
+            np.std([math.log(one.stored_eta / one.eta) for one in checks])
         ),
     }
     write_json(out, content)

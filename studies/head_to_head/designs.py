@@ -107,10 +107,10 @@ def truth(loss: str, design: str) -> tuple[float, ...]:
     if loss == WIDE:
         return WIDE_THETA
     start = (0.0, 1.0) if loss in CLASSIFIERS else (_INTERCEPT, _SLOPE)
-    found = optimize.root(lambda theta: expected_score(loss, design, theta), start, tol=1e-12)
-    if not np.abs(found.fun).max() < 1e-9:
-        raise RuntimeError(f"the minimizer of the population risk was not found: {loss}, {design}: {found.message}")
-    return tuple(float(value) for value in found.x)
+    solution = optimize.root(lambda theta: expected_score(loss, design, theta), start, tol=1e-12)
+    if not np.abs(solution.fun).max() < 1e-9:
+        raise RuntimeError(f"the minimizer of the population risk was not found: {loss}, {design}: {solution.message}")
+    return tuple(float(value) for value in solution.x)
 
 
 def expected_score(loss: str, design: str, theta: np.ndarray) -> np.ndarray:

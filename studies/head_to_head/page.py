@@ -28,11 +28,11 @@ def write(results: Path, docs: Path) -> list[Path]:
         The pages; empty if there are no results.
     """
     records = RecordFolder(results / FOLDER).lines
-    found = cells(records)
-    if not found:
+    all_cells = cells(records)
+    if not all_cells:
         return []
     docs.mkdir(parents=True, exist_ok=True)
-    ordinary = [cell for cell in found if cell.loss != WIDE]
+    ordinary = [cell for cell in all_cells if cell.loss != WIDE]
     machines = sorted({record.machine for record in records})
     sections = [
         _INTRODUCTION.format(replicates=REPLICATES, preliminary=PRELIMINARY, machines="; ".join(machines)),
@@ -42,7 +42,7 @@ def write(results: Path, docs: Path) -> list[Path]:
         *_scoreboards(ordinary),
         *_by_loss(ordinary),
         _joint(ordinary),
-        _shapes(found),
+        _shapes(all_cells),
         safebayes.section(results),
         _NOT_COMPARED,
     ]
@@ -169,8 +169,8 @@ Highest posterior density sets of both parameters by calibayes, Wald ellipses by
 {table.markdown()}"""
 
 
-def _shapes(found: Sequence[Cell]) -> str:
-    table = tables.shapes(found)
+def _shapes(all_cells: Sequence[Cell]) -> str:
+    table = tables.shapes(all_cells)
     if not table.rows:
         return ""
     return f"""## One posterior for all parameters

@@ -33,7 +33,7 @@ def run(folder: RecordFolder, cells: Sequence[tuple[str, str, int]], numbers: Se
 
 def run_batch(loss: str, design: str, n: int, numbers: Sequence[int]) -> Iterator[Record]:
     """Apply the methods of quantreg to some data sets."""
-    found: dict[int, dict[str, Outcome]] = {}
+    outcomes: dict[int, dict[str, Outcome]] = {}
     with tempfile.TemporaryDirectory() as folder:
         data, results = Path(folder) / "data.csv", Path(folder) / "results.csv"
         with data.open("w", newline="") as file:
@@ -48,9 +48,9 @@ def run_batch(loss: str, design: str, n: int, numbers: Sequence[int]) -> Iterato
         versions = ""
         with results.open(newline="") as file:
             for row in csv.DictReader(file):
-                found.setdefault(int(row["set"]), {})[row["method"]] = _outcome(row)
+                outcomes.setdefault(int(row["set"]), {})[row["method"]] = _outcome(row)
                 versions = row["versions"]
-    return (Record(f"{loss}, {design}", n, number, R, found[number], versions) for number in numbers)
+    return (Record(f"{loss}, {design}", n, number, R, outcomes[number], versions) for number in numbers)
 
 
 def _outcome(row: dict[str, str]) -> Outcome:

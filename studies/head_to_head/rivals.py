@@ -192,11 +192,11 @@ def run_python(folder: RecordFolder, cells: Sequence[tuple[str, str, int]], numb
         if (problem, n, number, PYTHON, ALL) in folder:
             continue
         data, theta = designs.draw(loss, design, n, number), designs.truth(loss, design)
-        found = {
+        outcomes = {
             name: outcome(method, data, number, theta, is_joint(loss, design, n))
             for name, method in methods(loss, design).items()
         }
-        folder.add([Record(problem, n, number, PYTHON, found, machine)])
+        folder.add([Record(problem, n, number, PYTHON, outcomes, machine)])
 
 
 _PACKAGES = ("statsmodels", "arch", "scikit-learn")

@@ -117,16 +117,16 @@ def main() -> None:
         sys.exit(
             "Rscript not found: SafeBayes is not compared. apt-get install r-base-core, and install SafeBayes in it."
         )
-    found: dict[str, Any] = {}
+    problems: dict[str, Any] = {}
     for name, (draw, variance) in PROBLEMS.items():
         datasets = {seed: draw(seed) for seed in range(chosen.datasets)}
         package, version = package_sums(datasets, variance)
-        found[name] = {
+        problems[name] = {
             "package": [package[seed] for seed in datasets],
             "calibayes": [our_sums(*data, variance, seed).tolist() for seed, data in datasets.items()],
             "conjugate": [conjugate_sums(*data, variance).tolist() for data in datasets.values()],
         }
-        write_json(chosen.out, {"version": version, "etas": ETAS, "problems": found})
+        write_json(chosen.out, {"version": version, "etas": ETAS, "problems": problems})
 
 
 def section(results: Path) -> str:

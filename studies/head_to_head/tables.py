@@ -175,12 +175,12 @@ def details(cells: Sequence[Cell]) -> list[tuple[str, Table]]:
     """Return one table of all columns for every loss and number of observations, with its title."""
     columns = ["design", "method", "data sets", "coverage, % (SE)", "too high, %", "too low, %", "mean width"]
     columns += ["median width", "interval score", "ms", "without an interval"]
-    found = []
+    titled = []
     ordinary = [cell for cell in cells if cell.loss != WIDE]
     for (loss, n), group in groupby(ordinary, key=lambda cell: (cell.loss, cell.n)):
         rows = [_detail(cell, column) for cell in group for column in cell.columns.values()]
-        found.append((f"{loss}, N {n}", Table(columns, rows)))
-    return found
+        titled.append((f"{loss}, N {n}", Table(columns, rows)))
+    return titled
 
 
 def _detail(cell: Cell, column: Column) -> list[str]:

@@ -245,12 +245,12 @@ def test_differences_are_paired():
 
 def test_tables_of_known_records():
     records = [make_record(k, problem=f"squared, {names.SKEWED}", shift=1.1 * (k < 5)) for k in range(10)]
-    found = cells.cells(records)
-    rows = {row[0]: row[1] for row in tables.by_design(found).rows}
+    summarised = cells.cells(records)
+    rows = {row[0]: row[1] for row in tables.by_design(summarised).rows}
     assert rows == {"gpc": "**50.0** x1.00", "gpc-studentized": "100.0 x1.50", "matching": "100.0 x1.25"}
-    board = {row[0]: row[1:5] for row in tables.scoreboard(found, cells.OURS).rows}
+    board = {row[0]: row[1:5] for row in tables.scoreboard(summarised, cells.OURS).rows}
     assert board["gpc"] == ["1", "1", "0", "50.0 to 50.0"]
-    assert tables.joint(found).rows[0][3:5] == ["100.0", "**50.0**"]
+    assert tables.joint(summarised).rows[0][3:5] == ["100.0", "**50.0**"]
 
 
 def test_summary_averages_over_designs():
@@ -261,12 +261,12 @@ def test_summary_averages_over_designs():
         for n in (50, 100)
         for k in range(10)
     ]
-    found = cells.cells(records)
+    summarised = cells.cells(records)
     se = 100 * math.sqrt(0.95 * 0.05 / 20)
-    assert summary.pairs(found, ("gpc", "OLS"), "squared") == f"`gpc` 75.0 ({se:.1f}) and 75.0 ({se:.1f})"
-    assert summary.pairs(found, ("matching",), "squared", names.T3).startswith("`matching` 100.0")
-    assert summary.coverage_range(found, "gpc") == "50 to 100%"
-    assert summary.number_of_datasets(found) == "10"
+    assert summary.pairs(summarised, ("gpc", "OLS"), "squared") == f"`gpc` 75.0 ({se:.1f}) and 75.0 ({se:.1f})"
+    assert summary.pairs(summarised, ("matching",), "squared", names.T3).startswith("`matching` 100.0")
+    assert summary.coverage_range(summarised, "gpc") == "50 to 100%"
+    assert summary.number_of_datasets(summarised) == "10"
 
 
 def test_verdicts_compare_scores_with_every_other_program():
@@ -279,8 +279,8 @@ def test_verdicts_compare_scores_with_every_other_program():
             interval = (1 - others[name], 1 + others[name])
             methods = {name: Outcome(math.nan, math.nan, [interval], "COMPUTED", 0.0)}
             records.append(Record("squared, normal", 50, k, f"{name} program", methods, ""))
-    found = cells.cells(records)
-    assert summary.verdicts(found, "gpc-studentized") == (0, 1, 0)
+    summarised = cells.cells(records)
+    assert summary.verdicts(summarised, "gpc-studentized") == (0, 1, 0)
     wide_only = cells.cells([record for record in records if record.source != "narrow program"])
     assert summary.verdicts(wide_only, "gpc-studentized") == (1, 0, 0)
     assert summary.verdicts(cells.cells([make_record(0)]), "gpc-studentized") == (0, 0, 0)

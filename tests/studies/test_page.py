@@ -40,6 +40,7 @@ def folder(tmp_path):
         *make_lines(n=400),
     ]
     Store(tmp_path / "median_regression.csv.gz").add(regression)
+    Store(tmp_path / "figure4_chip.csv").add(regression)
     Store(tmp_path / "heart_disease.csv").add(make_lines(462, "transport", truth_levels=(np.nan,) * 4, problem="SVM"))
     methods = ("transport", "eta 1", "sandwich")
     misspecified = [line for name in methods for line in make_lines(400, name, "slope", problem="t3, huber")]
