@@ -102,10 +102,12 @@ studies: .venv/installed  ## Run the simulation studies of the paper; hours. Opt
 	$(BIN)/python -m studies figure5
 	$(BIN)/python -m studies open
 	$(BIN)/python -m studies misspecified
+	$(BIN)/python -m studies exact
+	$(BIN)/python -m studies head-to-head
 
 pages: results bench-page trust-page robust-page  ## Write all pages that are generated from results/.
 
-results: .venv/installed  ## Write docs/results.md and the table of the README.
+results: .venv/installed  ## Write docs/results.md, the head-to-head and the table of the README.
 	$(BIN)/python -m studies page --readme README.md
 
 bench-page: .venv/installed  ## Write the tables and plots of docs/performance.md.

@@ -1,65 +1,47 @@
-"""Draw the picture of the README (`make picture`): the coverage curve, and intervals before and after calibration."""
+"""Draw the picture of the README (`make picture`): intervals over simulated data sets, before and after calibration.
+
+The data sets and intervals are those of the head-to-head (`python -m studies head-to-head`): least squares with errors
+whose standard deviation grows with the regressor, N 100.
+"""
+
+import sys
+from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
+from matplotlib.axes import Axes
 
-import calibayes as cb
-from calibayes.cli.demo import calibrate_example, uncalibrated_coverage, uncalibrated_intervals
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
 
-BEFORE, AFTER, INK = "#b0563a", "#20639b", "#333333"
+from studies.head_to_head.cells import Column, cells  # noqa: E402
+from studies.head_to_head.names import FOLDER, HETEROSCEDASTIC, OURS, UNIT  # noqa: E402
+from studies.records import RecordFolder  # noqa: E402
+
+LOSS, N, SHOWN = "squared", 100, 100
+COVERS, MISSES, INK = "#20639b", "#d1495b", "#333333"
 
 
 def main(path: str = "docs/picture.png") -> None:
-    result = calibrate_example()
+    records = [record for record in RecordFolder(ROOT / "results" / FOLDER).lines if record.source == OURS]
+    (cell,) = (cell for cell in cells(records) if (cell.loss, cell.design, cell.n) == (LOSS, HETEROSCEDASTIC, N))
     plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.2, 3.1), width_ratios=[1.25, 1], layout="constrained")
-    draw_coverage(left, result)
-    draw_intervals(right, result)
-    # The numbers of the picture, which a test compares with those of the text.
-    low, high = result.intervals().bounds[1]
-    numbers = f"eta {result.eta:.4g} (standard error {result.eta_se:.2g}), slope from {low:.3f} to {high:.3f}"
-    figure.savefig(path, dpi=160, metadata={"Description": numbers})
+    figure, axes = plt.subplots(2, 1, figsize=(8.2, 4.2), sharex=True, sharey=True, layout="constrained")
+    draw_intervals(axes[0], cell.columns[UNIT], "posterior at learning rate 1")
+    draw_intervals(axes[1], cell.columns["gpc"], "calibrated by cb.calibrate")
+    axes[1].set_xlabel("simulated data set")
+    figure.supylabel("95% interval minus true slope", fontsize=10)
+    figure.savefig(path, dpi=160)
 
 
-def draw_coverage(axes: plt.Axes, result: cb.Result) -> None:
-    curve = result.curve
-    axes.fill_between(curve.etas, *curve.band().T, color=AFTER, alpha=0.15, lw=0)
-    axes.plot(curve.etas, curve.coverage(), color=AFTER, lw=1.5)
-    axes.axhline(result.level, color=INK, lw=0.8, ls=":")
-    axes.axvspan(result.eta - result.eta_se, result.eta + result.eta_se, color=AFTER, alpha=0.12, lw=0)
-    axes.plot(result.eta, result.level, "o", color=AFTER, ms=7)
-    axes.annotate(
-        f"$\\hat\\eta$ = {result.eta:.2f} ± {result.eta_se:.2f}",
-        (result.eta, result.level),
-        (8, 12),
-        textcoords="offset points",
-        color=AFTER,
-    )
-    before = float(uncalibrated_coverage(result))
-    axes.plot(1.0, before, "o", color=BEFORE, ms=7)
-    axes.annotate("$\\eta$ = 1", (1.0, before), (0, -34), textcoords="offset points", color=BEFORE, ha="center")
-    axes.set(xlabel="learning rate", ylabel="coverage of 95% sets", ylim=(0.85, 1.005), xlim=(0.85, 2.15))
-
-
-def draw_intervals(axes: plt.Axes, result: cb.Result) -> None:
-    names = result.names
-    for intervals, color, shift, label in (
-        (uncalibrated_intervals(result), BEFORE, 0.12, "uncalibrated, $\\eta$ = 1"),
-        (result.intervals().bounds, AFTER, -0.12, "calibrated"),
-    ):
-        centred = intervals - np.array(cb.datasets.TRUE_THETA)[:, None]
-        for k, (low, high) in enumerate(centred):
-            axes.plot(
-                [low, high], [k + shift] * 2, color=color, lw=5, solid_capstyle="round", label=label if k == 0 else None
-            )
-    axes.axvline(0, color=INK, lw=0.8, ls=":")
-    axes.set(
-        yticks=range(len(names)),
-        yticklabels=names,
-        ylim=(-0.5, len(names) - 0.1),
-        xlabel="95% interval minus true value",
-    )
-    axes.legend(frameon=False, loc="lower center", ncols=2, fontsize=8.5, bbox_to_anchor=(0.45, 0.98))
+def draw_intervals(axes: Axes, column: Column, title: str) -> None:
+    """Draw the intervals of the first data sets; the title has the coverage over all."""
+    gaps, covered = column.bounds[:, 0] - column.theta[0], column.covered[:, 0]
+    for k, ((low, high), hit) in enumerate(zip(gaps[:SHOWN], covered[:SHOWN], strict=True)):
+        axes.plot([k + 1] * 2, [low, high], color=COVERS if hit else MISSES, lw=2.2, solid_capstyle="butt")
+    axes.axhline(0, color=INK, lw=0.8)
+    axes.set_xlim(0, SHOWN + 1)
+    text = f"{title}: {100 * covered.mean():.0f}% of {column.number:,} intervals contain the true slope"
+    axes.set_title(text, loc="left", fontsize=10)
 
 
 if __name__ == "__main__":

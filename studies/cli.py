@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from studies.head_to_head import names
 from studies.names import (
     ERRORS,
     HAZARDS,
     LOSSES,
-    MANY_FILE,
+    MANY_FOLDER,
     MANY_SIZES,
-    METHOD_PROBLEMS,
-    METHOD_SIZES,
-    METHODS_FILE,
     ONE_THREAD,
-    ORACLE,
     REGIONS,
     SAMPLERS,
     SIZES,
@@ -58,20 +55,15 @@ Out = Annotated[Path, typer.Option(help="CSV file of results; lines are read fro
 @app.command()
 def table1(
     datasets: Datasets = 200,
-    sampler: Annotated[
-        list[str],
-        typer.Option(
-            help="transport, smc, mcmc or oracle (the eta that the true parameter requires); may be repeated."
-        ),
-    ] = [*SAMPLERS, ORACLE],  # noqa: B006
+    sampler: Samplers = list(SAMPLERS),  # noqa: B006
     region: Regions = list(REGIONS),  # noqa: B006
     n: Sizes = list(SIZES),  # noqa: B006
     seed: FirstSeed = 0,
     processes: Processes = CORES,
-    out: Out = RESULTS / "median_regression.csv",
+    out: Out = RESULTS / "median_regression.csv.gz",
 ) -> None:
     """Median regression: coverage of the true parameter and eta, over data sets."""
-    _require_choices("--sampler", sampler, (*SAMPLERS, ORACLE))
+    _require_choices("--sampler", sampler, SAMPLERS)
     _require_choices("--region", region, REGIONS)
     from studies import paper, tables
 
@@ -115,7 +107,7 @@ def misspecified_(
     loss: Annotated[list[str], typer.Option(help=f"{', '.join(LOSSES)}; may be repeated.")] = list(LOSSES),  # noqa: B006
     seed: FirstSeed = 0,
     processes: Processes = CORES,
-    out: Out = RESULTS / "misspecified.csv",
+    out: Out = RESULTS / "misspecified.csv.gz",
 ) -> None:
     """Coverage of the minimiser of the population risk, for three losses and four error distributions."""
     _require_choices("--error", error, ERRORS)
@@ -155,29 +147,39 @@ def open_(
     _run(open_question.cases(datasets, seed), open_question.run_case, out, tables.by_variant, processes)
 
 
-@app.command(name="methods")
-def methods_(
-    datasets: Datasets = 2_000,
-    problem: Annotated[
-        list[str],
-        typer.Option(help=f"{'; '.join(METHOD_PROBLEMS)}; may be repeated."),
-    ] = [*METHOD_PROBLEMS],  # noqa: B006
-    n: Sizes = list(METHOD_SIZES),  # noqa: B006
+@app.command(name="head-to-head")
+def head_to_head_(
+    datasets: Datasets = 500,
+    loss: Annotated[list[str], typer.Option(help=f"{', '.join((*names.LOSSES, names.WIDE))}; may be repeated.")] = [  # noqa: B006
+        *names.LOSSES,
+        names.WIDE,
+    ],
+    design: Annotated[list[str], typer.Option(help=f"{', '.join(names.DESIGNS)}; may be repeated.")] = [  # noqa: B006
+        *names.DESIGNS
+    ],
+    n: Sizes = list(names.SIZES),  # noqa: B006
     seed: FirstSeed = 0,
     processes: Processes = CORES,
-    out: Annotated[Path, typer.Option(help="Compressed file of results.")] = RESULTS / METHODS_FILE,
+    out: Annotated[Path, typer.Option(help="Folder of results.")] = RESULTS / names.FOLDER,
 ) -> None:
-    """Coverage of the methods for the learning rate, for median regression and least squares. One thread a process."""
-    _require_choices("--problem", problem, METHOD_PROBLEMS)
+    """Intervals of a slope by several methods for the learning rate, in many designs. One thread a process.
+
+    Other software is run by python -m studies.head_to_head.rivals, in an environment of its own.
+    """
+    _require_choices("--loss", loss, (*names.LOSSES, names.WIDE))
+    _require_choices("--design", design, names.DESIGNS)
+    _require_choices("--n", n, names.SIZES)
     os.environ.update(ONE_THREAD)
-    from studies import methods
-    from studies.records import RecordStore
+    from studies.head_to_head import cells, ours, tables
+    from studies.records import RecordFolder
 
     with _bad_file():
-        store = RecordStore(out)
-    cases = methods.cases(datasets, problem, n, seed)
-    finished = _run_cases(cases, methods.run_case, store, methods.summarise, processes)
-    store.compact()
+        folder = RecordFolder(out)
+    cases = ours.cases(range(seed, seed + datasets), loss, design, n)
+    finished = _run_cases(
+        cases, ours.run_case, folder, lambda records: tables.scoreboard(cells.cells(records), cells.OURS), processes
+    )
+    folder.compact()
     if not finished:
         raise typer.Exit(130)
 
@@ -190,20 +192,35 @@ def many_(
     ),
     seed: FirstSeed = 0,
     processes: Processes = 1,
-    out: Annotated[Path, typer.Option(help="Compressed file of results.")] = RESULTS / MANY_FILE,
+    out: Annotated[Path, typer.Option(help="Folder of results.")] = RESULTS / MANY_FOLDER,
 ) -> None:
     """Coverage of the ellipsoid with many parameters, for median regression. One thread a process."""
     os.environ.update(ONE_THREAD)
     from studies import many_parameters
-    from studies.records import RecordStore
+    from studies.records import RecordFolder
 
     with _bad_file():
-        store = RecordStore(out)
+        folder = RecordFolder(out)
     cases = many_parameters.cases(datasets, parameters, seed)
-    finished = _run_cases(cases, many_parameters.run_case, store, many_parameters.summarise, processes)
-    store.compact()
+    finished = _run_cases(cases, many_parameters.run_case, folder, many_parameters.summarise, processes)
+    folder.compact()
     if not finished:
         raise typer.Exit(130)
+
+
+@app.command()
+def exact(
+    n: Annotated[int, typer.Option(help="Number of observations.", min=10)] = 100,
+    table: Annotated[Path, typer.Option(help="Results of table 1.")] = RESULTS / "median_regression.csv.gz",
+    out: Annotated[Path, typer.Option(help="JSON file of results.")] = RESULTS / "exact.json",
+) -> None:
+    """Table 1 by exact integration: whether the HPD sets of transport contain the true parameter."""
+    from studies import exact as exact_
+    from studies.store import Store
+
+    with _bad_file():
+        lines = Store(table).lines
+    Console().print(exact_.run(lines, n, out))
 
 
 @app.command()
@@ -236,7 +253,10 @@ def _run(
 
     with _bad_file():
         store = Store(out)
-    if not _run_cases(cases, run_case, store, summarise, processes):
+    finished = _run_cases(cases, run_case, store, summarise, processes)
+    if out.suffix == ".gz":
+        store.compact()
+    if not finished:
         raise typer.Exit(130)
 
 
@@ -265,7 +285,7 @@ def _bad_file() -> Iterator[None]:
         raise typer.BadParameter(str(error)) from None
 
 
-def _require_choices(option: str, values: Sequence[str], choices: Sequence[str]) -> None:
+def _require_choices(option: str, values: Sequence[object], choices: Sequence[object]) -> None:
     for value in values:
         if value not in choices:
-            raise typer.BadParameter(f"{option} must be one of {', '.join(choices)}; got {value!r}.")
+            raise typer.BadParameter(f"{option} must be one of {', '.join(map(str, choices))}; got {value!r}.")

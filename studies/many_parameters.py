@@ -12,6 +12,7 @@ import numpy as np
 
 import calibayes as cb
 from benchmarks.common import Table, machine
+from studies.head_to_head.names import OURS
 from studies.names import MANY_VALIDATED
 from studies.records import ALL, Outcome, Record
 from studies.runner import Case
@@ -26,7 +27,9 @@ TRUTH, FRESH = "true parameter", "fresh replicates"
 def cases(datasets: int, sizes: Sequence[int], first: int) -> list[Case]:
     """Return the cases of the study, for every number of parameters."""
     numbers = range(first, first + datasets)
-    return [Case(f"median, K {dim}", N_PER_PARAMETER * dim, number, ALL, (ALL,)) for dim in sizes for number in numbers]
+    return [
+        Case(f"median, K {dim}", N_PER_PARAMETER * dim, number, OURS, (ALL,)) for dim in sizes for number in numbers
+    ]
 
 
 def draw(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -49,7 +52,7 @@ def run_case(case: Case) -> list[Record]:
     outcomes = {TRUTH: Outcome(result.eta, result.level_of(np.ones(x.shape[1])), [], result.status.name, math.nan)}
     if case.dataset < MANY_VALIDATED:
         outcomes[FRESH] = Outcome(result.eta, float(result.validate()), [], result.status.name, math.nan)
-    return [Record(case.problem, case.n, case.dataset, outcomes, machine())]
+    return [Record(case.problem, case.n, case.dataset, OURS, outcomes, machine())]
 
 
 def summarise(records: Sequence[Record]) -> Table:

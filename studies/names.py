@@ -4,34 +4,23 @@ MEDIAN_REGRESSION = "median regression"
 HEART_DISEASE = "heart disease SVM"
 SIZES = (100, 400, 1600)
 SAMPLERS = ("transport", "smc", "mcmc")
-ORACLE = "oracle"
-"""In place of a sampler: the largest eta at which the set contains the true parameter, unknown to a calibration."""
 REGIONS = ("box", "ellipsoid", "hpd", "slope")
 """Regions of a case, in the order of calibration: the first from scratch, the others from its particles."""
 ERRORS = ("normal", "heteroscedastic", "t3", "contaminated")
 LOSSES = ("quantile", "huber", "squared")
 HAZARDS = ("proportional", "not proportional")
 
-METHOD_PROBLEMS = (
-    "median, normal",
-    "median, heteroscedastic",
-    "squared, normal",
-    "squared, heteroscedastic",
-    "squared K 4, heteroscedastic",
-)
-METHOD_SIZES = (50, 100)
-METHODS_FILE = "methods.jsonl.gz"
 ONE_THREAD = {
     "JAX_PLATFORMS": "cpu",
     "NPROC": "1",
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
 """Environment in which a process computes on one thread of the CPU."""
 
 MANY_SIZES = (50, 100)
-MANY_FILE = "many_parameters.jsonl.gz"
+MANY_FOLDER = "many_parameters"
 MANY_VALIDATED = 10
 """Number of data sets whose calibration is validated on fresh replicates."""
 

@@ -3,9 +3,7 @@
 Tanaka (arXiv 2404.16528), sections 3.1 and 3.2. All methods use the same bootstrap counts of a data set.
 """
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -13,7 +11,7 @@ import numpy as np
 
 import calibayes as cb
 from calibayes.regions import Region
-from studies.names import DRAWS, HEART_DISEASE, MEDIAN_REGRESSION, ORACLE, PARTICLES, REGIONS, REPLICATES
+from studies.names import DRAWS, HEART_DISEASE, MEDIAN_REGRESSION, PARTICLES, REGIONS, REPLICATES
 from studies.runner import Case, calibrate_regions, to_lines
 from studies.store import Line
 
@@ -21,9 +19,6 @@ MEDIAN = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
 SVM = cb.GibbsModel(cb.losses.Hinge(), cb.priors.Laplace(scale=10.0))
 KESTEN = cb.RobbinsMonro("kesten", refine=False)
 """The search of the paper without refinement: it stops at the first coverage within its tolerance."""
-_ORACLE_REPLICATES = 50
-"""The oracle reads only the posterior on the data, so few bootstrap replicates are enough."""
-_ORACLE_RANGE, _ORACLE_BISECTIONS = (0.1, 10.0), 10
 
 
 def table1_cases(
@@ -50,20 +45,7 @@ def run_case(case: Case) -> list[Line]:
     data = cb.datasets.median_regression(case.n, case.dataset) if regression else cb.datasets.heart_disease()
     truth = cb.datasets.TRUE_THETA if regression else None
     calibrated = calibrate_regions(case, _method(case, model, data))
-    lines = to_lines(case, calibrated, truth)
-    return lines if case.sampler != ORACLE else [_oracle(line, calibrated[line.region].result) for line in lines]
-
-
-def _oracle(line: Line, result: cb.Result) -> Line:
-    """Replace eta by the largest one, between 0.1 and 10, at which the set on the data contains the true parameter."""
-    low, high = (math.log(eta) for eta in _ORACLE_RANGE)
-    for _ in range(_ORACLE_BISECTIONS):
-        middle = (low + high) / 2
-        contains = result.level_of(cb.datasets.TRUE_THETA, math.exp(middle)) <= 0.95
-        low, high = (middle, high) if contains else (low, middle)
-    return replace(
-        line, eta=math.exp(low), eta_se=math.nan, truth_level=0.95, iterations=0, seconds=math.nan, timing="", note=""
-    )
+    return to_lines(case, calibrated, truth)
 
 
 def _method(case: Case, model: cb.GibbsModel, data: tuple[np.ndarray, np.ndarray]) -> Callable[[Region], cb.Result]:
@@ -79,6 +61,4 @@ def _method(case: Case, model: cb.GibbsModel, data: tuple[np.ndarray, np.ndarray
         kernel = cb.kernels.PolsonScott() if case.problem == HEART_DISEASE else cb.kernels.RAM()
         options |= {"n_draws": DRAWS, "kernel": kernel, "search": KESTEN}
         return lambda region: cb.gpc_mcmc(model, data, region=region, **options)
-    if case.sampler == ORACLE:
-        options["bootstrap"] = _ORACLE_REPLICATES
     return lambda region: cb.calibrate(model, data, region=region, **options)

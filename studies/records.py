@@ -1,41 +1,40 @@
-"""Compressed results of the study of methods: one line of JSON per data set, from which an interrupted study continues.
+"""Compressed results of studies that compare methods: one line of JSON per data set.
 
-Every line is a gzip member of its own, so that a line that was cut short does not damage the others. `compact` rewrites
-the file as one member, which is several times smaller.
+An interrupted study continues from the lines that are stored.
 """
 
-import gzip
 import json
 import math
-import os
-import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from studies.textfile import TextFile
 
 ALL = "all"
-"""In place of a sampler and of regions: one record holds all of them."""
-_DIGITS = 6
+"""In place of regions: one record holds all of them."""
+_DIGITS = 5
 """Significant digits of stored numbers."""
+Key = tuple[str, int, int, str, str]
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """One method on one data set.
 
     Attributes
     ----------
     eta : float
-        Learning rate of the joint set; NaN for Wald sets, and if the method failed.
+        Learning rate; NaN for a method without one, and if the method failed.
     level : float
-        Smallest level at which the joint set contains the true parameter; infinite if the method failed.
+        Smallest level at which the set contains the true parameter; NaN if it is not known, infinite if the method
+        failed.
     intervals : list of (float, float)
-        Interval of every parameter; empty if the method failed.
+        Interval of every parameter of interest; empty if the method failed.
     status : str
         Status, or the error message.
     seconds : float
-        Seconds in addition to the methods before it.
+        Processor seconds in addition to the methods before it; NaN if they were not measured.
     """
 
     eta: float
@@ -45,18 +44,25 @@ class Outcome:
     seconds: float
 
 
+def failure(reason: str, seconds: float) -> Outcome:
+    """Return the outcome of a method without a set."""
+    return Outcome(math.nan, math.inf, [], reason, seconds)
+
+
 @dataclass(frozen=True)
 class Record:
-    """All methods on one data set.
+    """The methods of one program on one data set.
 
     Attributes
     ----------
     problem : str
-        Name of the problem.
+        Name of the problem: loss and design, separated by a comma.
     n : int
         Number of observations.
     dataset : int
         Number of the data set: the seed of the data, of the bootstrap counts and of the sampler.
+    source : str
+        Program that computed the record.
     methods : dict
         Outcomes by the name of the method.
     machine : str
@@ -66,82 +72,74 @@ class Record:
     problem: str
     n: int
     dataset: int
+    source: str
     methods: dict[str, Outcome]
     machine: str
 
     @property
-    def key(self) -> tuple[str, int, int, str, str]:
-        """What identifies a data set in a file."""
-        return (self.problem, self.n, self.dataset, ALL, ALL)
+    def key(self) -> Key:
+        """What identifies a record."""
+        return (self.problem, self.n, self.dataset, self.source, ALL)
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file of the record within the folder: one file per loss, size and program."""
+        return f"{self.problem.split(',')[0].replace(' ', '-')}_{self.n}_{self.source}.jsonl.gz"
 
 
-class RecordStore:
-    """The records of one file. Added records are on disk when `add` returns."""
+class RecordFolder:
+    """The records of a folder, one file per loss, size and program. Added records are on disk when `add` returns."""
 
     def __init__(self, path: Path):
         self.path = path
-        self._records: dict[tuple[str, int, int, str, str], Record] = {}
-        self._size = 0
-        if path.exists():
-            text, self._size = _read_members(path.read_bytes())
-            for line in text.splitlines():
-                record = _parse(path, line)
-                self._records.setdefault(record.key, record)
+        self._files = {file.name: RecordFile(file) for file in sorted(path.glob("*.jsonl.gz"))}
 
     @property
     def lines(self) -> list[Record]:
-        """All records, in the order of the file."""
-        return list(self._records.values())
+        """All records, in the order of the files."""
+        return [record for file in self._files.values() for record in file.records.values()]
 
-    def __contains__(self, key: tuple[str, int, int, str, str]) -> bool:
-        return key in self._records
+    def __contains__(self, key: Key) -> bool:
+        return any(key in file.records for file in self._files.values())
 
     def add(self, records: Iterable[Record]) -> None:
-        """Append the records whose keys are not in the file yet."""
-        new = {record.key: record for record in records if record.key not in self._records}
-        member = gzip.compress("".join(map(_format, new.values())).encode(), mtime=0)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("r+b" if self.path.exists() else "wb") as file:
-            # After the last complete member.
-            file.truncate(self._size)
-            file.seek(self._size)
-            file.write(member)
-        self._size += len(member)
-        self._records |= new
+        """Append the records whose keys are not in the folder yet."""
+        for record in records:
+            name = record.file_name
+            if name not in self._files:
+                self._files[name] = RecordFile(self.path / name)
+            self._files[name].add(record)
+
+    def compact(self) -> None:
+        """Rewrite all files as one member each."""
+        for file in self._files.values():
+            file.compact()
+
+
+class RecordFile:
+    """The records of one file."""
+
+    def __init__(self, path: Path):
+        self._file = TextFile(path)
+        self.records: dict[Key, Record] = {}
+        for line in self._file.read().splitlines():
+            record = _parse(path, line)
+            self.records.setdefault(record.key, record)
+
+    def add(self, record: Record) -> None:
+        """Append a record if its key is not in the file yet."""
+        if record.key not in self.records:
+            self._file.append(_format(record))
+            self.records[record.key] = record
 
     def compact(self) -> None:
         """Replace the file by one of a single member, sorted by problem, size and data set."""
-        ordered = sorted(self._records.values(), key=lambda record: record.key)
-        member = gzip.compress("".join(map(_format, ordered)).encode(), mtime=0)
-        part = self.path.with_suffix(".part")
-        part.write_bytes(member)
-        os.replace(part, self.path)
-        self._size = len(member)
-
-
-def _read_members(content: bytes) -> tuple[str, int]:
-    """Return the text of all complete gzip members, and their size in bytes."""
-    text, end = b"", 0
-    for member, size in _members(content):
-        text, end = text + member, end + size
-    return text.decode(), end
-
-
-def _members(content: bytes) -> Iterator[tuple[bytes, int]]:
-    while content:
-        decompressor = zlib.decompressobj(wbits=31)
-        try:
-            text = decompressor.decompress(content)
-        except zlib.error:
-            return
-        if not decompressor.eof:
-            return
-        yield text, len(content) - len(decompressor.unused_data)
-        content = decompressor.unused_data
+        ordered = sorted(self.records.values(), key=lambda record: record.key)
+        self._file.replace("".join(map(_format, ordered)))
 
 
 def _format(record: Record) -> str:
-    return json.dumps(_rounded(asdict(record)), separators=(",", ":")) + "\n"
+    return json.dumps(_rounded(vars(record)), separators=(",", ":")) + "\n"
 
 
 def _rounded(value: Any) -> Any:
@@ -160,16 +158,12 @@ def _parse(path: Path, line: str) -> Record:
         content = json.loads(line)
         methods = {
             name: Outcome(
-                float(outcome["eta"]),
-                float(outcome["level"]),
-                [(float(low), float(high)) for low, high in outcome["intervals"]],
-                outcome["status"],
-                float(outcome["seconds"]),
+                float(eta), float(level), [(float(low), float(high)) for low, high in intervals], status, float(seconds)
             )
-            for name, outcome in content["methods"].items()
+            for name, (eta, level, intervals, status, seconds) in content["methods"].items()
         }
-        return Record(content["problem"], content["n"], content["dataset"], methods, content["machine"])
+        return Record(**content | {"methods": methods})
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path} is not a results file of this study ({error!r}). Move it away, or pass another file as --out."
+            f"{path} is not a results file of this study ({error!r}). Move it away, or pass another folder as --out."
         ) from None

@@ -1,11 +1,14 @@
 """Results of a study: a CSV file with one line per calibration, from which an interrupted study continues."""
 
 import csv
+import io
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from studies.textfile import TextFile
 
 Key = tuple[str, int, int, str, str]
 
@@ -83,15 +86,15 @@ _FIELDS = {field.name: _PARSERS[getattr(field.type, "__name__", str(field.type))
 
 
 class Store:
-    """The lines of one file. Added lines are on disk when `add` returns."""
+    """The lines of one file, compressed if its name ends with `.gz`. Added lines are on disk when `add` returns."""
 
     def __init__(self, path: Path):
         self.path = path
+        self._file = TextFile(path)
         self._lines: dict[Key, Line] = {}
-        if path.exists():
-            for row in csv.DictReader(_complete_lines(path).splitlines()):
-                line = _parse(path, row)
-                self._lines.setdefault(line.key, line)
+        for row in csv.DictReader(self._file.read().splitlines()):
+            line = _parse(path, row)
+            self._lines.setdefault(line.key, line)
 
     @property
     def lines(self) -> list[Line]:
@@ -104,21 +107,23 @@ class Store:
     def add(self, lines: Iterable[Line]) -> None:
         """Append the lines whose keys are not in the file yet."""
         new = {line.key: line for line in lines if line.key not in self._lines}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.path.exists() and (complete := _complete_lines(self.path)) != self.path.read_text():
-            self.path.write_text(complete)
-        with self.path.open("a", newline="") as file:
-            writer = csv.DictWriter(file, list(_FIELDS), lineterminator="\n")
-            if not file.tell():
-                writer.writeheader()
-            writer.writerows({name: _format(value) for name, value in asdict(line).items()} for line in new.values())
+        has_header = bool(self._lines) or bool(self._file.read())
+        self._file.append(_text(new.values()) if has_header else _HEADER + _text(new.values()))
         self._lines |= new
 
+    def compact(self) -> None:
+        """Rewrite the file sorted by key, which makes a compressed file several times smaller."""
+        self._file.replace(_HEADER + _text(sorted(self._lines.values(), key=lambda line: line.key)))
 
-def _complete_lines(path: Path) -> str:
-    """Return the content of a file without a last line that was cut short."""
-    text = path.read_text()
-    return text[: text.rfind("\n") + 1]
+
+_HEADER = ",".join(_FIELDS) + "\n"
+
+
+def _text(lines: Iterable[Line]) -> str:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(_FIELDS), lineterminator="\n")
+    writer.writerows({name: _format(value) for name, value in asdict(line).items()} for line in lines)
+    return buffer.getvalue()
 
 
 def _parse(path: Path, row: dict[str, str]) -> Line:

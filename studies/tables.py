@@ -5,13 +5,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import chi2, norm
 
 from benchmarks.common import Table
-from studies.names import ORACLE, REGIONS
+from studies.names import REGIONS
 from studies.store import Line
 
 NAMES = {"mcmc": "GPC-MCMC", "smc": "GPC-SMC", "transport": "transport"}
-ORDER = ("mcmc", "smc", "transport", "eta 1", "sandwich", ORACLE)
+ORDER = ("mcmc", "smc", "transport", "eta 1", "sandwich")
 PAPER_COVERAGE = {("mcmc", 100): 97.0, ("mcmc", 400): 93.5, ("mcmc", 1600): 95.0}
 PAPER_COVERAGE |= {("smc", 100): 96.0, ("smc", 400): 94.0, ("smc", 1600): 94.5}
 """Table 1 of the paper."""
@@ -24,6 +25,8 @@ _REFERENCE_VARIANTS = ("SVM", "N 1,600")
 """Variants of the open question that differ from our reading of the paper in nothing."""
 _MIN_DATASETS = 20
 """Number of data sets below which a coverage is not shown in the short table."""
+_DEGREES = {"hpd": 2, "ellipsoid": 2}
+"""Degrees of freedom of the distance that decides whether a set contains the true parameter; others have one."""
 _MIN_RUNS = 5
 """Number of runs below which a coefficient of variation is not shown."""
 
@@ -51,6 +54,23 @@ class Cell:
     def coverage_se(self) -> float:
         """Standard error of the coverage if the true coverage is 95%."""
         return float(np.sqrt(0.95 * 0.05 / self.number))
+
+    @property
+    def replicate_share(self) -> float:
+        """Share of the variance of the coverage that is due to the random bootstrap replicates, not to the data.
+
+        With other replicates, eta would change by about its standard error. The set of a near-normal posterior contains
+        the true parameter if eta times a chi-squared distance is at most a quantile, so that the probability that a
+        data set is covered with other replicates follows from the stored level and error.
+        """
+        degrees = _DEGREES.get(self.region, 1)
+        lines = [line for line in self.lines if 0 < line.truth_level < 1 and line.eta_se > 0]
+        levels = np.array([line.truth_level for line in lines])
+        errors = np.array([line.eta_se / line.eta for line in lines])
+        margin = (chi2.ppf(0.95, degrees) / chi2.ppf(levels, degrees) - 1) / errors
+        probabilities = norm.cdf(margin)
+        total = self.coverage * (1 - self.coverage)
+        return float(np.mean(probabilities * (1 - probabilities)) / total) if lines and total else float("nan")
 
     @property
     def etas(self) -> np.ndarray:
@@ -119,30 +139,51 @@ def _main_machine(lines: Sequence[Line]) -> list[Line]:
 def table1(lines: Sequence[Line]) -> Table:
     """Return coverage and eta of every cell beside the numbers of the paper."""
     rows = []
-    for cell in cells(line for line in lines if line.sampler != ORACLE):
+    for cell in cells(lines):
         paper = PAPER_COVERAGE.get((cell.sampler, cell.n)) if cell.region == "box" else None
         rows.append(
             [
                 f"{cell.n:,}",
                 cell.region,
                 NAMES[cell.sampler],
-                f"{cell.number}",
+                f"{cell.number:,}",
                 "" if paper is None else f"{paper:.1f}",
                 cell.coverage_text,
+                f"{100 * cell.replicate_share:.0f}" if cell.number >= _MIN_DATASETS else "",
                 "" if paper is None else f"{PAPER_ETA[cell.n]:.1f}",
                 _quartiles(cell.etas, ".2f"),
                 cell.warnings,
             ]
         )
-    columns = ["N", "region", "algorithm", "data sets", "paper: coverage, %", "coverage, % (SE)", "paper: eta"]
-    return Table([*columns, "eta: median (quartiles)", "not converged, warned"], rows)
+    columns = ["N", "region", "algorithm", "data sets", "paper: coverage, %", "coverage, % (SE)"]
+    return Table(
+        [*columns, "share of replicates, %", "paper: eta", "eta: median (quartiles)", "not converged, warned"], rows
+    )
+
+
+def paired_coverage(lines: Sequence[Line], first: str, second: str) -> Table:
+    """Compare the coverage of two samplers on the data sets that both have."""
+    covered = {(line.sampler, line.n, line.region, line.dataset): line.covered for line in lines}
+    gaps: dict[tuple[int, str], list[float]] = {}
+    for (sampler, n, region, dataset), value in covered.items():
+        if sampler == first and (second, n, region, dataset) in covered:
+            gaps.setdefault((n, region), []).append(value - covered[second, n, region, dataset])
+    rows = []
+    for (n, region), values in sorted(gaps.items()):
+        if len(values) >= _MIN_DATASETS:
+            se = np.std(values, ddof=1) / np.sqrt(len(values))
+            different = str(int(np.count_nonzero(values)))
+            rows.append(
+                [f"{n:,}", region, f"{len(values):,}", different, f"{100 * np.mean(values):+.1f} ({100 * se:.1f})"]
+            )
+    return Table(["N", "region", "data sets", "covered by one only", "difference, points (SE)"], rows)
 
 
 def short_table1(lines: Sequence[Line], machine_lines: Sequence[Line]) -> Table:
     """Return coverage and eta of the box, with the times of the lines of one machine."""
     seconds = {(cell.n, cell.sampler): np.median(cell.seconds) for cell in timed(machine_lines)}
     rows = []
-    for cell in cells(line for line in lines if line.region == "box" and line.sampler != ORACLE):
+    for cell in cells(line for line in lines if line.region == "box"):
         paper, median_seconds = PAPER_COVERAGE.get((cell.sampler, cell.n)), seconds.get((cell.n, cell.sampler))
         rows.append(
             [
@@ -150,45 +191,13 @@ def short_table1(lines: Sequence[Line], machine_lines: Sequence[Line]) -> Table:
                 NAMES[cell.sampler],
                 "" if paper is None else f"{paper:.1f}",
                 cell.coverage_text if cell.number >= _MIN_DATASETS else "-",
-                f"{cell.number}",
+                f"{cell.number:,}",
                 f"{np.median(cell.etas):.2f}",
                 "" if median_seconds is None else f"{median_seconds:.1f}",
             ]
         )
     columns = ["N", "algorithm", "paper: coverage, %", "coverage, % (SE)", "data sets", "median eta", "seconds"]
     return Table(columns, rows)
-
-
-def oracle(lines: Sequence[Line]) -> Table:
-    """Compare the calibrated eta with the one common eta that would cover the truth in 95% of the data sets.
-
-    A set contains the truth if eta is at most the oracle eta of its data set, so the common eta is the 5% quantile of
-    the oracle etas.
-    """
-    in_oracle = {line.key[:3] + line.key[4:] for line in lines if line.sampler == ORACLE}
-    by_key = {
-        (cell.n, cell.region, cell.sampler): cell
-        for cell in cells(line for line in lines if line.key[:3] + line.key[4:] in in_oracle)
-    }
-    rows = []
-    for (n, region, sampler), cell in by_key.items():
-        if sampler == ORACLE and (calibrated := by_key.get((n, region, "transport"))):
-            se = np.sqrt(0.95 * 0.05 / cell.number)
-            low, common, high = np.quantile(cell.etas, np.clip([0.05 - se, 0.05, 0.05 + se], 0, 1))
-            median_eta = np.median(calibrated.etas)
-            rows.append(
-                [
-                    f"{n:,}",
-                    region,
-                    f"{cell.number}",
-                    f"{common:.2f} ({low:.2f}, {high:.2f})",
-                    f"{median_eta:.2f}",
-                    f"{100 * np.mean(cell.etas >= median_eta):.1f}",
-                    f"{100 * calibrated.coverage:.1f}",
-                ]
-            )
-    columns = ["N", "region", "data sets", "common eta that covers 95% (± SE)", "median calibrated eta"]
-    return Table([*columns, "coverage with that median for all, %", "coverage as calibrated, %"], rows)
 
 
 def times(lines: Sequence[Line]) -> Table:

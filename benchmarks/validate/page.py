@@ -187,7 +187,7 @@ def _studies(folder: Path) -> str:
     """Return the coverage of the true parameter in the studies that have enough data sets."""
     all_cells = []
     for name in ("median_regression", "misspecified"):
-        path = folder / f"{name}.csv"
+        path = folder / f"{name}.csv.gz"
         all_cells += cells(Store(path).lines) if path.exists() else []
     calibrated = [cell for cell in all_cells if cell.sampler in NAMES and cell.number >= _MIN_DATASETS]
     rows = []
@@ -196,13 +196,13 @@ def _studies(folder: Path) -> str:
         coverages = ", ".join(f"{cell.region} {100 * cell.coverage:.1f}" for cell in selected)
         se = 100 * np.max([cell.coverage_se for cell in selected])
         number = min(cell.number for cell in selected)
-        rows.append([key[0], f"{key[1]:,}", NAMES[key[2]], str(number), coverages, f"{se:.1f}"])
+        rows.append([key[0], f"{key[1]:,}", NAMES[key[2]], f"{number:,}", coverages, f"{se:.1f}"])
     if not rows:
         return ""
     columns = ["data", "N", "method", "data sets", "coverage of the true parameter, %", "standard error"]
     return (
         "## Coverage of the calibrated 95% sets\n\nOn simulated data, over data sets. The rows of one problem and N "
-        "use the same data sets; [the results page](results.md) has the details."
+        "use the same sequence of data sets; [the results page](results.md) has the details."
         f"\n\n{Table(columns, rows).markdown()}"
     )
 

@@ -112,14 +112,6 @@ def test_methods_have_the_settings_of_the_paper(calls, sampler, problem, name):
         assert options["n_particles"] == 1000
 
 
-def test_oracle_eta_puts_the_true_parameter_on_the_boundary(calls):
-    """The level of the truth is 0.9 eta, so it is 0.95 at 1.056; ten bisections of a factor of 100."""
-    (line,) = paper.run_case(paper.table1_cases(1, [40], ["oracle"], ["box"], 0)[0])
-    assert calls[0][3]["bootstrap"] == 50
-    assert line.eta == pytest.approx(0.95 / 0.9, rel=100 ** (1 / 1024) - 1)
-    assert (line.truth_level, line.iterations, line.timing) == (0.95, 0, "")
-
-
 @pytest.mark.parametrize("problem", ["SVM, nine predictors", "N 1,600, minimiser to be covered"])
 def test_variants_of_the_open_question(calls, problem):
     case = next(case for case in open_question.cases(1, 0) if case.problem == problem)

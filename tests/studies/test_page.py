@@ -39,11 +39,12 @@ def folder(tmp_path):
         *make_lines(region="hpd"),
         *make_lines(n=400),
     ]
-    Store(tmp_path / "median_regression.csv").add(regression)
+    Store(tmp_path / "median_regression.csv.gz").add(regression)
+    Store(tmp_path / "figure4_chip.csv").add(regression)
     Store(tmp_path / "heart_disease.csv").add(make_lines(462, "transport", truth_levels=(np.nan,) * 4, problem="SVM"))
     methods = ("transport", "eta 1", "sandwich")
     misspecified = [line for name in methods for line in make_lines(400, name, "slope", problem="t3, huber")]
-    Store(tmp_path / "misspecified.csv").add(misspecified)
+    Store(tmp_path / "misspecified.csv.gz").add(misspecified)
     Store(tmp_path / "open_question.csv").add(
         make_lines(462, truth_levels=(np.nan,) * 4, problem="SVM, nine predictors")
     )
@@ -72,20 +73,25 @@ def test_cells_are_in_the_order_of_the_paper():
     assert [(cell.n, cell.sampler) for cell in tables.cells(mixed)] == [(100, "smc"), (400, "mcmc"), (400, "transport")]
 
 
-def test_oracle_table_explains_coverage(folder):
-    """A set at eta contains the truth in data sets with a larger oracle eta: at 2 in 120 of 200."""
-    (line,) = make_lines(sampler="oracle")[:1]
-    etas = np.repeat([0.5, 1.0, 1.5, 3.0], [8, 4, 68, 120])
-    oracle = [replace(line, dataset=i, eta=eta) for i, eta in enumerate(etas)]
-    calibrated = [replace(line, sampler="transport", eta=2.0, truth_level=0.9) for line in oracle]
-    ((*_, common, median, with_median, as_calibrated),) = tables.oracle([*oracle, *calibrated]).rows
-    assert common == "1.00 (0.50, 1.50)"
-    assert (median, with_median, as_calibrated) == ("2.00", "60.0", "100.0")
-    assert tables.table1(oracle).rows == []
-    Store(folder / "median_regression.csv").add([*oracle, *calibrated])
-    (page,) = write(folder, folder / "docs", None)
-    assert "| oracle |" not in page.read_text()
-    assert "| 100 | box | 200 | 1.00 (0.50, 1.50) |" in page.read_text()
+def test_replicates_share_the_error_of_a_coverage():
+    """With an error of eta of 10% a data set at the boundary is covered half the time, the others always or never."""
+    (line,) = make_lines(region="slope")[:1]
+    lines = [replace(line, dataset=i, truth_level=level, eta_se=0.1) for i, level in enumerate([0.95, 0.5, 0.3, 0.2])]
+    lines += [replace(line, dataset=9, truth_level=0.999999, eta_se=0.1)]
+    (cell,) = tables.cells(lines)
+    assert cell.replicate_share == pytest.approx(0.25 / 5 / (0.8 * 0.2), rel=1e-3)
+    assert np.isnan(tables.cells(lines[1:2])[0].replicate_share)
+
+
+def test_samplers_are_compared_on_common_data_sets():
+    (line,) = make_lines()[:1]
+    smc = [replace(line, dataset=i, truth_level=0.99 if i < 3 else 0.9) for i in range(40)]
+    transport = [replace(line, dataset=i, sampler="transport", truth_level=0.9) for i in range(5, 100)]
+    transport += [replace(line, dataset=i, sampler="transport", truth_level=0.9) for i in range(2)]
+    ((*key, different, difference),) = tables.paired_coverage([*smc, *transport], "smc", "transport").rows
+    assert (key, different) == (["100", "box", "37"], "2")
+    se = 100 * np.std([-1, -1] + [0] * 35, ddof=1) / np.sqrt(37)
+    assert difference == f"{-200 / 37:+.1f} ({se:.1f})"
 
 
 def test_page_has_the_times_of_other_machines(folder):
@@ -99,8 +105,8 @@ def test_page_has_every_number(folder):
     assert written == [folder / "docs" / "results.md"]
     page = written[0].read_text()
     # Coverage and eta of the paper, and ours.
-    assert "| 100 | box | GPC-SMC | 4 | 96.0 | 75.0 (10.9) | 1.6 | 1.30 (1.15, 1.45) | 1, 1 |" in page
-    assert "| 100 | hpd | GPC-SMC | 4 |  | 75.0 (10.9) |  | 1.30 (1.15, 1.45) | 1, 1 |" in page
+    assert "| 100 | box | GPC-SMC | 4 | 96.0 | 75.0 (10.9) |  | 1.6 | 1.30 (1.15, 1.45) | 1, 1 |" in page
+    assert "| 100 | hpd | GPC-SMC | 4 |  | 75.0 (10.9) |  |  | 1.30 (1.15, 1.45) | 1, 1 |" in page
     assert "| 100 | GPC-SMC | 2 | 2.50 (2.25, 2.75) |  | 10.0 |" in page
     assert "| SVM, nine predictors | box | 4 | 1.300 |  |  | 1, 1 |" in page
     assert "| t3, huber | slope | 4 | 75.0 (10.9) | 75.0 | 75.0 | 1.30 | 1, 1 |" in page
@@ -112,7 +118,7 @@ def test_page_has_every_number(folder):
 
 def test_page_names_cells_far_from_the_level(folder):
     uncovered = [replace(line, dataset=i, truth_level=0.99) for i in range(40) for line in make_lines(1600)[:1]]
-    Store(folder / "median_regression.csv").add(uncovered)
+    Store(folder / "median_regression.csv.gz").add(uncovered)
     page = write(folder, folder / "docs", None)[0].read_text()
     assert "More than three standard errors from 95%: N 1,600, box, GPC-SMC: 0.0." in page
 
@@ -121,14 +127,14 @@ def test_page_in_the_repository_is_up_to_date(tmp_path):
     root = Path(__file__).parents[2]
     shutil.copy(root / "README.md", tmp_path)
     write(root / "results", tmp_path / "docs", tmp_path / "README.md")
-    for name in ("README.md", "docs/results.md"):
+    for name in ("README.md", "docs/results.md", "docs/head_to_head.md", "docs/head_to_head_cells.md"):
         assert (tmp_path / name).read_text() == (root / name).read_text(), "run make results"
 
 
 def test_searches_are_compared_on_the_same_replicates(folder):
     """Each eta of GPC-SMC is 0.9 times that of transport on the same data set."""
     transport = make_lines(sampler="transport", n=1600)
-    Store(folder / "median_regression.csv").add(
+    Store(folder / "median_regression.csv.gz").add(
         [*transport, *(replace(line, sampler="smc", eta=0.9 * line.eta) for line in transport)]
     )
     assert "0.90 at N 1,600" in write(folder, folder / "docs", None)[0].read_text()

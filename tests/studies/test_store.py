@@ -82,3 +82,30 @@ def test_covered():
     assert replace(LINE, truth_level=0.96).covered == 0.0
     assert replace(LINE, truth_level=math.inf).covered == 0.0
     assert math.isnan(replace(LINE, truth_level=math.nan).covered)
+
+
+def test_compressed_file_is_read_back(tmp_path):
+    path = tmp_path / "study.csv.gz"
+    Store(path).add([replace(LINE, dataset=1)])
+    store = Store(path)
+    store.add([LINE])
+    assert [line.dataset for line in Store(path).lines] == [1, 0]
+    size = path.stat().st_size
+    store.compact()
+    assert [line.dataset for line in Store(path).lines] == [0, 1]
+    assert path.stat().st_size < size
+    store.add([replace(LINE, dataset=2)])
+    assert [line.dataset for line in Store(path).lines] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("cut", [1, 9, 60])
+def test_compressed_line_that_was_cut_short_is_dropped(tmp_path, cut):
+    path = tmp_path / "study.csv.gz"
+    store = Store(path)
+    store.add([LINE])
+    store.add([replace(LINE, dataset=1)])
+    path.write_bytes(path.read_bytes()[:-cut])
+    store = Store(path)
+    assert [line.dataset for line in store.lines] == [0]
+    store.add([replace(LINE, dataset=2)])
+    assert [line.dataset for line in Store(path).lines] == [0, 2]

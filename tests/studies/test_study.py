@@ -118,14 +118,3 @@ def test_misspecified_case_stores_its_comparisons():
     unit_eta, _, calibrated = lines[:3]
     assert calibrated.eta > 1.2
     assert unit_eta.truth_level < calibrated.truth_level
-
-
-@pytest.mark.slow
-def test_oracle_eta_gives_the_requested_level():
-    """At the oracle eta the level of the truth is 0.95, up to four standard errors of two levels from 1,000 draws."""
-    case = paper.table1_cases(1, [40], ["oracle"], ["box"], 0)[0]
-    (line,) = paper.run_case(case)
-    assert 0.1 < line.eta < 10
-    data = cb.datasets.median_regression(40, 0)
-    result = cb.calibrate(paper.MEDIAN, data, region="box", bootstrap=50, seed=7, progress=False)
-    assert result.level_of([2.0, 1.0], eta=line.eta) == pytest.approx(0.95, abs=4 * (2 * 0.95 * 0.05 / 1000) ** 0.5)

@@ -132,9 +132,8 @@ class CoxPHSurvivalAnalysis(LinearEstimator):
         require_numeric(X)
         columns = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         event, time = _event_and_time(y, len(columns))
-        self._calibrate(
-            self._design_of(columns, sample_weight), columns, (time, event), target=np.asarray(y).dtype.names[1]
-        )
+        design, time_name = self._design_of(columns, sample_weight), (np.asarray(y).dtype.names or ("", "time"))[1]
+        self._calibrate(design, columns, (time, event), time_name)
         return self
 
     def predict(self, X: object) -> Float[np.ndarray, " N"]:
