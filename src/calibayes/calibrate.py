@@ -24,7 +24,7 @@ from calibayes._backend.memory import clear_caches_if_full
 from calibayes._backend.rng import split_key
 from calibayes._backend.time_limit import time_limit
 from calibayes._backend.warnings import CheckpointError
-from calibayes._core.parts import Parts
+from calibayes._core.parts import Parts, columns_of
 from calibayes._core.precision import PrecisionCheck, PrecisionError, double_precision, is_double
 from calibayes._core.status import Code, Diagnostic, Severity
 from calibayes._core.target import make_target
@@ -219,7 +219,8 @@ def calibrate(
     n_resampled = observations.n if observation_weights is None else observation_weights.n_resampled
     findings = few_observations(n_resampled, observations.dim, replicates)
     if isinstance(model.loss, LinearLoss):
-        findings += redundant_columns(observations.data, observations.names)
+        x, extremes = columns_of(observations.data)
+        findings += redundant_columns(x, observations.names, extremes)
     method.check(model, drawn_by, shape, observation_weights)
     check_estimate(estimate)
     search = _as_search(search, sampler)

@@ -65,12 +65,12 @@ def test_derivatives_equal_those_of_the_losses(problem, weights):
 
     def computed(target):
         particles = evaluate(target.select(jnp.zeros(3, int)), theta[:, :3])
-        found = influences(target, particles, eta)
+        result = influences(target, particles, eta)
         products = (score_products(target, points), score_sums(target, points))
         groups = jnp.asarray(np.arange(N) // 4)
         clusters = cluster_score_products(target, points, groups, int(groups.max()) + 1)
         scores = observation_scores(target, points)[:, :N]
-        return found.values[:, :N], found.matching_eta, *products, clusters, scores
+        return result.values[:, :N], result.matching_eta, *products, clusters, scores
 
     for expected, value in zip(*(computed(target) for target in both), strict=True):
         scale = np.abs(np.asarray(expected)).max()
@@ -194,8 +194,8 @@ def test_convex_risk_has_the_normal_fits_of_the_loss(problem):
     convex = make_target(cb.GibbsModel.from_risk(logistic_risk, prior, dim=K, convex=True), data, counts, K)
     assert is_log_concave(convex)
     centre, narrow = np.array([[0.1], [0.8]], np.float32), 1e-2 * np.eye(K, dtype=np.float32)
-    expected, found = (_derivatives_on_data(target.replicate(0), centre, narrow) for target in (linear, convex))
-    for a, b in zip(expected, found, strict=True):
+    expected, values = (_derivatives_on_data(target.replicate(0), centre, narrow) for target in (linear, convex))
+    for a, b in zip(expected, values, strict=True):
         np.testing.assert_allclose(b, a, rtol=5e-3, atol=5e-3 * float(jnp.abs(a).max()))
     fit = NormalFit(centre[:, 0].astype(float), 0.01 * np.eye(K), 10.0)
     fits = [fit_to_replicates(target, fit) for target in (linear, convex)]

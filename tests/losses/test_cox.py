@@ -71,9 +71,9 @@ def test_form_with_fast_derivatives_is_the_same_function(ties):
         of_rows, prepared = risk_function(risk, data, np.float64)
         theta, counts = jnp.asarray(rng.normal(size=K)), jnp.asarray(rng.exponential(size=N))
         expected, derivatives = jax.value_and_grad(of_rows, (0, 1))(theta, counts)
-        value, found = jax.value_and_grad(risk.differentiable, (0, 2))(theta, prepared, counts)
+        value, fast = jax.value_and_grad(risk.differentiable, (0, 2))(theta, prepared, counts)
         np.testing.assert_allclose(value, expected, rtol=1e-12)
-        for a, b in zip(derivatives, found, strict=True):
+        for a, b in zip(derivatives, fast, strict=True):
             np.testing.assert_allclose(b, a, rtol=1e-9, atol=1e-10)
 
 
@@ -173,6 +173,6 @@ def test_samplers_and_methods_agree(sampler, method):
     options = {"bootstrap": 200, "progress": False, "method": method, "region": "box"}
     expected = cb.calibrate(model, REMISSION, sampler="transport", **options)
     search = None if sampler == "auto" else cb.Bracket()
-    found = cb.calibrate(model, REMISSION, sampler=sampler, search=search, **options)
-    error = np.hypot(found.eta_se / found.eta, expected.eta_se / expected.eta)
-    assert abs(np.log(found.eta / expected.eta)) < 4 * error + 0.02
+    result = cb.calibrate(model, REMISSION, sampler=sampler, search=search, **options)
+    error = np.hypot(result.eta_se / result.eta, expected.eta_se / expected.eta)
+    assert abs(np.log(result.eta / expected.eta)) < 4 * error + 0.02

@@ -106,8 +106,8 @@ def test_expected_loss_is_minimal_at_value_at_risk_and_expected_shortfall(alpha)
         loss = cb.losses.FisslerZiegel(alpha)
         mean = jax.jit(lambda theta: jnp.asarray(weights) @ jax.vmap(lambda y: loss(theta, y))(jnp.asarray(grid)))
         start = np.array([1.2 * quantile, 1.2 * shortfall])
-        found = minimize(lambda theta: float(mean(jnp.asarray(theta))), start, method="Nelder-Mead").x
-        np.testing.assert_allclose(found, [quantile, shortfall], atol=2e-3)
+        minimizer = minimize(lambda theta: float(mean(jnp.asarray(theta))), start, method="Nelder-Mead").x
+        np.testing.assert_allclose(minimizer, [quantile, shortfall], atol=2e-3)
         assert np.isinf(mean(jnp.asarray([shortfall, quantile])))
         x = jnp.array([1.0, 0.5])
         by_columns = loss(jnp.array([-1.0, -0.5, -2.0, -0.2]), (x, jnp.asarray(-3.0)))

@@ -217,7 +217,7 @@ def test_other_file_is_rejected(tmp_path):
     import gzip
 
     (tmp_path / "other.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}\n'))
-    with pytest.raises(ValueError, match="is not a results file of the head-to-head"):
+    with pytest.raises(ValueError, match="is not a results file of this study"):
         RecordFolder(tmp_path)
 
 

@@ -7,8 +7,9 @@ import pytest
 
 import calibayes as cb
 from calibayes._core import parts as parts_module
-from calibayes._core.parts import CheckedParts
+from calibayes._core.parts import CheckedParts, columns_of, largest_values
 from calibayes._validate.parts import check_parts
+from calibayes._validate.sample import redundant_columns
 from calibayes.tables.parts import _Values
 
 N, K = 61, 2
@@ -84,8 +85,9 @@ def test_what_is_known_of_all_observations():
     assert (observations.n, observations.dim) == (N, K)
     # Every third: the largest number that leaves at least 16.
     np.testing.assert_array_equal(checked.sample[0], x[::3])
-    np.testing.assert_array_equal(checked.largest[0], np.abs(x).max(0))
-    assert checked.largest[1] == np.abs(y).max()
+    np.testing.assert_array_equal(largest_values(checked)[0], np.abs(x).max(0))
+    assert largest_values(checked)[1] == np.abs(y).max()
+    np.testing.assert_array_equal(columns_of(checked)[1], [x.min(0), x.max(0)])
 
 
 def test_checksum_depends_on_every_number_and_on_the_order():
@@ -125,12 +127,13 @@ def test_labels_of_all_parts_are_checked():
         check_parts(model, cb.Parts.from_arrays((x, labels)), None)
 
 
-def test_redundant_columns_are_found():
+def test_redundant_columns_are_a_finding():
     x, y = data()
-    with pytest.warns(cb.CalibrationWarning, match="column 2: constant"):
-        check_parts(MODEL, cb.Parts.from_arrays((np.column_stack([x, np.full(N, 5.0)]), y)), None)
-    with pytest.warns(cb.CalibrationWarning, match="columns are collinear"):
-        check_parts(MODEL, cb.Parts.from_arrays((np.column_stack([x, -2 * x[:, 1]]), y)), None)
+    for column, message in ((np.full(N, 5.0), "column 2: constant"), (-2 * x[:, 1], "columns are collinear")):
+        checked = check_parts(MODEL, cb.Parts.from_arrays((np.column_stack([x, column]), y)), None)
+        columns, extremes = columns_of(checked.data)
+        (finding,) = redundant_columns(columns, checked.names, extremes)
+        assert message in finding.message
 
 
 @pytest.mark.parametrize(

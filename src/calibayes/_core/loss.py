@@ -185,7 +185,18 @@ class CountsRisk(eqx.Module):
     def differentiable(
         self, theta: Float[Array, " K"], data: PyTree[Array], counts: Float[Array, " N"], nuisance: PyTree[Array] = None
     ) -> Float[Array, ""]:
-        """Return the risk in a form that is fast to differentiate. Default: `__call__`. The parameters are the same."""
+        """Return the risk in a form that is fast to differentiate. Default: `__call__`.
+
+        Parameters
+        ----------
+        theta, data, counts, nuisance : pytree of Array
+            As for `__call__`.
+
+        Returns
+        -------
+        Array
+            The risk.
+        """
         return self(theta, data, counts, nuisance)
 
     def check(self, data: PyTree[np.ndarray]) -> PyTree[np.ndarray]:
@@ -195,6 +206,11 @@ class CountsRisk(eqx.Module):
         ----------
         data : pytree of ndarray
             Arrays of numbers with the observations along the first axis.
+
+        Returns
+        -------
+        pytree of ndarray
+            The checked data.
 
         Raises
         ------
@@ -210,6 +226,11 @@ class CountsRisk(eqx.Module):
         ----------
         data : pytree of ndarray
             The value of `check`.
+
+        Returns
+        -------
+        int or None
+            The number of parameters; None if it is not known.
         """
         return None
 
@@ -237,6 +258,11 @@ class CountsRisk(eqx.Module):
             The value of `prepare`.
         n_stored : int
             Number of observations with padding, the default.
+
+        Returns
+        -------
+        int
+            Number of elements for each particle.
         """
         return n_stored
 
@@ -249,5 +275,10 @@ class CountsRisk(eqx.Module):
             The value of `prepare`.
         counts : Array of shape (N,)
             Counts of the observations.
+
+        Returns
+        -------
+        pytree of Array
+            Nuisance parameters.
         """
         return None

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import PyTree
+from jaxtyping import Float, PyTree
 
 from calibayes._backend.arguments import integer
 from calibayes._backend.devices import place_blocks
@@ -130,6 +130,11 @@ class Parts:
         ----------
         start, stop : int
             First row, and the row after the last one.
+
+        Yields
+        ------
+        tuple of int and pytree of ndarray
+            Row of the first observation of a chunk, and the chunk.
         """
         for first in range(start, stop, CONFIG.chunk):
             yield first, self._read(first, min(first + CONFIG.chunk, stop))
@@ -272,10 +277,19 @@ def sample_of(data: PyTree[np.ndarray] | CheckedParts) -> PyTree[np.ndarray]:
     return data.sample if isinstance(data, CheckedParts) else data
 
 
+def columns_of(
+    data: tuple[np.ndarray, np.ndarray] | CheckedParts,
+) -> tuple[Float[np.ndarray, "N K"], tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]] | None]:
+    """Return X of checked data and None, or the sample of X in parts and the smallest and largest values of X."""
+    if isinstance(data, CheckedParts):
+        return data.sample[0], (data.low[0], data.high[0])
+    return data[0], None
+
+
 def largest_values(data: PyTree[np.ndarray] | CheckedParts) -> PyTree[np.ndarray]:
     """Return the largest absolute values of checked data, for each column of X."""
     if isinstance(data, CheckedParts):
-        return jax.tree.map(lambda low, high: np.maximum(-low, high), data.low, data.high)
+        return jax.tree.map(lambda low, high: np.asarray(np.maximum(-low, high)), data.low, data.high)
     return jax.tree.map(lambda leaf: np.asarray(np.abs(leaf).max(0)), data)
 
 

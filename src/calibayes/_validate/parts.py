@@ -100,7 +100,7 @@ def check_parts(model: GibbsModel, parts: Parts, names: Sequence[str] | None) ->
     flat, low, high = joined.sample[np.argsort(joined.rows)], joined.low.min(0), joined.high.max(0)
     unflatten = partial(_unflatten, structure, leaves)
     sample = unflatten(flat)
-    smallest, largest = (jax.tree.map(lambda leaf: leaf[0], unflatten(ends[None])) for ends in (low, high))
+    smallest, largest = (jax.tree.map(lambda leaf: np.asarray(leaf[0]), unflatten(ends[None])) for ends in (low, high))
     if linear:
         _check_linear(model, sample, joined.responses)
     given = parts.names if names is None else names

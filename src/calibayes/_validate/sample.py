@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from calibayes._core.parts import CheckedParts, sample_of
 from calibayes._core.status import Code, Diagnostic, Severity
 from calibayes.bootstrap import Block, Cluster
 
@@ -60,14 +59,22 @@ def few_observations(n: int, dim: int, bootstrap: object) -> list[Diagnostic]:
 
 
 def redundant_columns(
-    data: tuple[Float[np.ndarray, "N K"], Float[np.ndarray, " N"]] | CheckedParts, names: Sequence[str]
+    x: Float[np.ndarray, "N K"],
+    names: Sequence[str],
+    extremes: tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]] | None = None,
 ) -> list[Diagnostic]:
     """Return a finding if columns of X are zero, constant like another one, or collinear.
 
-    Of data in parts, the rank of the sample is taken as that of X.
+    Parameters
+    ----------
+    x : ndarray of shape (N, K)
+        X, or the sample of data in parts, whose rank is taken as that of X.
+    names : sequence of str
+        Names of the parameters.
+    extremes : pair of ndarray of shape (K,), optional
+        Smallest and largest values of the columns. Default: those of `x`.
     """
-    x = sample_of(data)[0]
-    low, high = (data.low[0], data.high[0]) if isinstance(data, CheckedParts) else (x.min(0), x.max(0))
+    low, high = (x.min(0), x.max(0)) if extremes is None else extremes
 
     def label(k: int) -> str:
         return f"column {k}" if names[k] == f"theta[{k}]" else names[k]

@@ -190,7 +190,7 @@ class Cox(CountsRisk):
         return end.risk[0] + (end.risk[1] - _linear_part(theta, data, item_counts))
 
     def differentiable(self, theta, data, counts, nuisance=None):  # noqa: ARG002
-        """Return the risk by sums over all observations at a time."""
+        # By sums over all observations at a time.
         of_items = counts[data.row]
         flatten = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])
         linear, counts = _linear_part(theta, data, of_items), flatten(of_items)

@@ -14,7 +14,29 @@ def _optional_static(fn: Callable[..., Any] | None) -> Callable[..., Any] | None
 
 
 class FunctionRisk(CountsRisk):
-    """Risk given by a function, see `GibbsModel.from_risk`."""
+    """Risk given by a function, which `GibbsModel.from_risk` makes.
+
+    Attributes
+    ----------
+    fn : callable
+        The risk, a function of parameters, data and counts, and of the nuisance parameters if there are any.
+    prepare_fn : callable or None
+        Function that returns the data in the form that `fn` takes.
+    nuisance_fn : callable or None
+        Function of data and counts that returns the nuisance parameters.
+    convex : bool
+        Whether the risk is convex and twice differentiable in the parameters.
+    nuisance_on_host : bool
+        Whether `nuisance_fn` takes NumPy arrays of one replicate at a time.
+
+    Examples
+    --------
+    >>> import calibayes as cb
+    >>> def scaled_deviation(theta, data, counts):
+    ...     return counts @ abs(data - theta[0])
+    >>> cb.GibbsModel.from_risk(scaled_deviation, cb.priors.Normal(scale=10.0), dim=1).loss
+    FunctionRisk(fn=scaled_deviation)
+    """
 
     fn: Callable[..., Any] = eqx.field(converter=static)
     prepare_fn: Callable[..., Any] | None = eqx.field(converter=_optional_static, default=None)
