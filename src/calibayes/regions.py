@@ -198,9 +198,11 @@ class HPD(Region):
 class Ellipsoid(Region):
     """Points within a Mahalanobis distance of the posterior mean, `region="ellipsoid"`.
 
-    Notes ----- The mass of an ellipsoid is overestimated by about K / M if the same M particles determine its shape and
-    its mass. Therefore the distance of each particle is that from the mean and covariance of the others. Leaving out a
-    particle of weight w and squared distance q changes the latter to q / (1 - w - w q).
+    Notes
+    -----
+    The mass of an ellipsoid is overestimated by about K / M if the same M particles determine its shape and its mass.
+    Therefore the distance of each particle is that from the mean and covariance of the others. Leaving out a particle
+    of weight w and squared distance q changes the latter to q / (1 - w - w q).
 
     Examples
     --------

@@ -208,9 +208,10 @@ def test_proposal_adapts_to_the_posterior(problem, factor, shift):
         start = start._replace(centre=mean[:, None])
     rng = np.random.default_rng(8)
     proposal = adapt(rng, population_target(target), ETA, start, M)
-    # From at least 0.4 x 10,000 effective draws.
-    assert (np.abs(proposal.centre[:, 0] - mean) < 4.5 * sd / 4000**0.5).all()
-    np.testing.assert_allclose(proposal.scale[0].diagonal() / sd**2, 1, atol=4.5 * (2 / 4000) ** 0.5)
+    # It is not fitted again once half of its draws are effective: a normal distribution with 0.4 to 1.6 times the
+    # variances in three dimensions has 0.5 or more.
+    assert (np.abs(proposal.centre[:, 0] - mean) < 0.25 * sd).all()
+    np.testing.assert_allclose(proposal.scale[0].diagonal() / sd**2, 1, atol=0.6)
     drawn = sample(rng, population_target(target), proposal.repeated(N_POPULATIONS), ETA, M)
     assert_standard_normal(whitened(drawn.theta, x, y, ETA), 0.5 * N_POPULATIONS * M)
 

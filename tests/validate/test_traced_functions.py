@@ -36,10 +36,10 @@ def test_losses_must_be_real_numbers(loss, monkeypatch):
 @pytest.fixture
 def traced(monkeypatch):
     """Names of the functions that are traced."""
-    names, require = [], function_checks._require_real_scalar
+    names, require = [], function_checks.require_real_scalar
     monkeypatch.setattr(function_checks, "_passed", set())
     monkeypatch.setattr(
-        function_checks, "_require_real_scalar", lambda name, *args: names.append(name) or require(name, *args)
+        function_checks, "require_real_scalar", lambda name, *args: names.append(name) or require(name, *args)
     )
     return names
 

@@ -171,7 +171,7 @@ rewrite(
 )
 rewrite(
     "risk_batch_starts_beyond_the_end",
-    "calibayes._core.risk:in_replicate_batches",
+    "calibayes._core.risk:in_batches",
     "jnp.minimum(_b * jnp.arange(_n), _m)",
     "_b * jnp.arange(_n)",
     "Let the last batch of replicates start too late.",
@@ -179,7 +179,7 @@ rewrite(
 )
 rewrite(
     "risk_keeps_repeated_replicates",
-    "calibayes._core.risk:in_replicate_batches",
+    "calibayes._core.risk:in_batches",
     "_v[-1, _r:]",
     "_v[-1, : _v.shape[1] - _r]",
     "Keep the repeated replicates of the last batch instead of the new ones.",
@@ -195,7 +195,7 @@ rewrite(
 )
 rewrite(
     "influence_negated",
-    "calibayes._core.sandwich:_influences",
+    "calibayes._core.sandwich:_loss_covariances",
     "-jnp.tensordot(_a, _b, _c)",
     "jnp.tensordot(_a, _b, _c)",
     "Negate the influence of an observation.",

@@ -114,7 +114,7 @@ rewrite(
 )
 rewrite(
     "importance_draws_resampled_equally",
-    "calibayes.samplers.importance:sample",
+    "calibayes.samplers.importance:sample_and_check",
     "_stratified(_r, _w, _n)",
     "_stratified(_r, 0 * _w + 1, _n)",
     "Resample draws without their weights.",
@@ -122,9 +122,9 @@ rewrite(
 )
 rewrite(
     "degenerate_importance_weights_accepted",
-    "calibayes.samplers.importance:sample",
-    "(_e(_w) >= _m).all()",
-    "(_e(_w) >= 0 * _m).all()",
+    "calibayes.samplers.importance:sample_and_check",
+    "_e(_w) >= _m * _n",
+    "_e(_w) >= 0 * _m",
     "Accept populations with degenerate weights.",
     tests=[_IMPORTANCE],
 )
@@ -139,8 +139,8 @@ rewrite(
 rewrite(
     "importance_sampling_of_bounded_posteriors",
     "calibayes._core.target:is_log_concave",
-    "_a and _b and target.coordinates.unbounded",
-    "_a and _b",
+    "_a and target.coordinates.unbounded",
+    "_a",
     "Take a posterior for log-concave in bounded coordinates.",
     tests=[_IMPORTANCE],
 )

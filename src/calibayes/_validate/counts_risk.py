@@ -145,7 +145,7 @@ def _evaluate(
     counts: Array,
     nuisance: PyTree[Array],
     differentiable: bool = False,
-) -> Float[Array, ""]:
+) -> Array:
     fitted = nuisance if loss.nuisance_on_host else loss.nuisance(data, counts)
     return (loss.differentiable if differentiable else loss)(theta, data, counts, fitted)
 

@@ -337,9 +337,11 @@ def _term(total: Array, event_hazard: Array, n_events: Array, at_risk: Array, la
     total = jnp.maximum(total, smallest)
     if not efron:
         return n_events * (jnp.log(total / at_risk) + largest)
-    mean = jnp.maximum(event_hazard / n_events, smallest)
+    mean = jnp.maximum(event_hazard / n_events, jnp.maximum(smallest, jnp.finfo(total.dtype).eps * total))
+    # Scaled first: the derivative of a quotient contains the square of its denominator.
+    scale = jax.lax.stop_gradient(1 / total)
     # At least as many are at risk as have events, but for rounding errors.
-    first = jnp.maximum(total / mean - n_events, 0.0) + 1
+    first = jnp.maximum((total * scale) / (mean * scale) - n_events, 0.0) + 1
     z, end = first + CONFIG.shift, first + (CONFIG.shift + n_events)
     ratio = jnp.ones_like(first)
     for j in range(CONFIG.shift):

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from calibayes._backend.arguments import display
 from calibayes._backend.functions import host_array, static
+from calibayes._backend.linalg import cholesky, lower_inverse
 from calibayes._core.loss import CountsRisk
 
 
@@ -81,7 +82,6 @@ class GMM(CountsRisk):
             return 0.5 * n * mean @ self.weight.astype(mean.dtype) @ mean
         centred = values - mean[None]
         covariance = jnp.matmul((centred * counts[:, None]).T, centred, precision=jax.lax.Precision.HIGHEST) / n
-        root = jnp.linalg.cholesky(covariance)
-        whitened = jax.scipy.linalg.solve_triangular(root, mean, lower=True)
-        value = 0.5 * n * jnp.sum(jnp.square(whitened))
+        inverse_root = lower_inverse(cholesky(covariance[None]))[0]
+        value = 0.5 * n * jnp.sum(jnp.square(jnp.matmul(inverse_root, mean, precision=jax.lax.Precision.HIGHEST)))
         return jnp.where(jnp.isfinite(value), value, jnp.inf)

@@ -318,7 +318,7 @@ def test_many_degenerate_replicates_warn_before_the_repair(problem, unfitted, mo
     def interrupt(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sampler, "sample_by_tempering", interrupt)
+    monkeypatch.setattr(sampler, "sample_again", interrupt)
     warned = pytest.warns(cb.LongRunWarning, match=r"weights of 62 of 125 replicates are degenerate.*is slow")
     with warned, pytest.raises(KeyboardInterrupt):
         cb.Transport(n_particles=M, max_evaluations=1).refine(target, unfitted, no_progress)
