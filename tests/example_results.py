@@ -9,6 +9,14 @@ from calibayes._backend.versions import versions
 from calibayes._core.status import Code, Diagnostic, Severity, Status
 from calibayes.result import Curve, Intervals, TraceRecord
 
+SAMPLE_CODES = {Code.FEW_OBSERVATIONS, Code.ETA_UNCERTAIN}
+"""Findings about the size of the sample and the number of replicates, which are small in tests."""
+
+
+def run_findings(result: cb.Result) -> list[Diagnostic]:
+    """Return the diagnostics of a result that concern the run, not the size of the sample."""
+    return [finding for finding in result.diagnostics if finding.code not in SAMPLE_CODES]
+
 
 def make_result(**changes) -> cb.Result:
     """Return a result with two parameters and 40 replicates, with some of its attributes replaced."""

@@ -14,6 +14,7 @@ from calibayes.samplers.base import Sampler
 from calibayes.solve import problem as problem_module
 from calibayes.solve import verify as verify_module
 from calibayes.solve.solver import SolverConfig
+from example_results import run_findings
 
 SMC = {"bootstrap": 100, "sampler": cb.SMC(n_particles=200, ess_target=0.99), "progress": False, "tolerance": 0.02}
 """GPC-SMC."""
@@ -28,7 +29,7 @@ def make_problem(n=60, seed=0):
 
 
 def codes(result):
-    return [finding.code for finding in result.diagnostics]
+    return [finding.code for finding in run_findings(result)]
 
 
 @pytest.fixture(scope="module", params=ALGORITHMS)

@@ -88,6 +88,7 @@ def test_known_answer_is_found_from_a_distant_curve():
     assert result.draws.var(0).mean() * result.eta * known.OBSERVATIONS == pytest.approx(1, abs=4 * 8000**-0.5 * 2**0.5)
 
 
+@pytest.mark.filterwarnings("ignore:calibration. 50 observations are few")
 def test_eta_is_invariant():
     """Only rounding differs: three standard errors of a difference, as measured over seeds with these settings."""
     sampler = cb.Transport(n_particles=500)

@@ -27,6 +27,7 @@ from calibayes.solve import verify
 from calibayes.solve.checkpoint import Checkpoint, check_path
 from calibayes.solve.search import Search, SearchState
 from exact_sampler import CALLS, ExactSampler, make_location_problem, make_location_target
+from example_results import run_findings
 
 ROOT = Path(__file__).parents[2]
 MODEL = cb.GibbsModel(cb.losses.Absolute(), cb.priors.Normal(scale=10.0))
@@ -354,7 +355,7 @@ def test_interrupted_audit_is_run_by_the_next_call(monkeypatch, tmp_path):
     CALLS.clear()
     finished = run_exact(**options)
     assert finished.converged
-    assert not finished.diagnostics
+    assert not run_findings(finished)
     assert not CALLS
 
 

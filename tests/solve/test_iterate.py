@@ -31,7 +31,7 @@ def test_flawless_sampling_has_no_diagnostics():
 @pytest.mark.parametrize(
     ("changes", "n_undefined", "code", "severity", "count", "words"),
     [
-        ({"repaired": first(1)}, 0, "REPAIRED", INFO, 1, "1 of 100 replicate had degenerate importance weights"),
+        ({"repaired": first(1)}, 0, "REPAIRED", INFO, 1, "1 of 100 replicates had degenerate importance weights"),
         ({"repaired": first(2)}, 0, "REPAIRED", INFO, 2, "2 of 100 replicates had degenerate importance weights"),
         ({"ess": np.where(first(1), 3.0, 500.0)}, 0, "ESS_COLLAPSED", WARNING, 1, "below 10 on 1 replicates"),
         ({"ess": np.where(first(2), 3.0, 500.0)}, 0, "ESS_COLLAPSED", ERROR, 2, "below 10 on 2 replicates"),

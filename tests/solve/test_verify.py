@@ -20,6 +20,7 @@ from calibayes.solve.solver import Solver
 from calibayes.solve.verify import FALLBACK_FRACTION, verify
 from exact import gaussian_location_etas
 from exact_sampler import CALLS, B, ExactSampler, make_location_problem, make_location_target
+from example_results import run_findings
 from targets import CoarseFloats, Flat
 
 LEVEL = 0.9
@@ -369,7 +370,7 @@ def test_result_states_audit_and_fallback(audits):
     # Findings about the sampler hold for other questions too.
     with pytest.warns(cb.CalibrationWarning):
         requeried = replaced.at(level=0.8)
-    assert [d.code for d in requeried.diagnostics] == [cb.Code.AUDIT_FAILED, cb.Code.FALLBACK]
+    assert [d.code for d in run_findings(requeried)] == [cb.Code.AUDIT_FAILED, cb.Code.FALLBACK]
     assert requeried.converged
 
 
@@ -383,7 +384,7 @@ def test_unreliable_answer_makes_all_further_answers_unreliable(audits):
     with pytest.warns(cb.NotConvergedWarning):
         requeried = result.at(level=0.8)
     assert requeried.status is cb.Status.UNRELIABLE
-    assert [(d.code, d.severity) for d in requeried.diagnostics] == [(cb.Code.AUDIT_FAILED, ERROR)]
+    assert [(d.code, d.severity) for d in run_findings(requeried)] == [(cb.Code.AUDIT_FAILED, ERROR)]
     with pytest.warns(cb.NotConvergedWarning):
         intervals = result.intervals()
     assert intervals.status == [cb.Status.UNRELIABLE]

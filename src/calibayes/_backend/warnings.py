@@ -3,7 +3,7 @@
 import sys
 import warnings
 
-_LIBRARIES = ("calibayes", "contextlib", "functools", "joblib", "sklearn")
+_LIBRARIES = ("beartype", "calibayes", "contextlib", "functools", "jaxtyping", "joblib", "sklearn")
 """Packages between the code of a user and a warning."""
 
 
