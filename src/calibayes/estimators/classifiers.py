@@ -149,7 +149,7 @@ class SVMClassifier(Classifier):
     >>> import calibayes as cb
     >>> from calibayes.estimators import SVMClassifier
     >>> X, y = cb.datasets.heart_disease(("age", "ldl"))
-    >>> estimator = SVMClassifier(bootstrap=100, sampler="transport").fit(X[:, 1:], y)
+    >>> estimator = SVMClassifier(bootstrap=300, sampler="transport").fit(X[:, 1:], y)
     >>> estimator.coef_.shape, estimator.coef_interval_.shape
     ((2,), (2, 2))
     """
@@ -218,7 +218,7 @@ class LogisticClassifier(Classifier):
     >>> import calibayes as cb
     >>> from calibayes.estimators import LogisticClassifier
     >>> X, y = cb.datasets.heart_disease(("age", "ldl"))
-    >>> estimator = LogisticClassifier(bootstrap=100, sampler="transport").fit(X[:, 1:], y)
+    >>> estimator = LogisticClassifier(bootstrap=300, sampler="transport").fit(X[:, 1:], y)
     >>> estimator.coef_.shape, estimator.coef_interval_.shape
     ((2,), (2, 2))
     """

@@ -304,7 +304,7 @@ class HuberRegressor(Regressor):
     >>> import calibayes as cb
     >>> from calibayes.estimators import HuberRegressor
     >>> X, y = cb.datasets.median_regression(n=60)
-    >>> estimator = HuberRegressor(bootstrap=100, sampler="transport").fit(X[:, 1:], y)
+    >>> estimator = HuberRegressor(bootstrap=300, sampler="transport").fit(X[:, 1:], y)
     >>> estimator.coef_.shape, estimator.coef_interval_.shape
     ((1,), (1, 2))
     """

@@ -48,7 +48,9 @@ def _eta_factor_of_normal_fits(
     shifts = (fits.centre[:, 1:] - fits.centre[:, :1]).T[:, :, None]
     distances = np.linalg.norm(np.linalg.solve(fits.root[1:].astype(np.float64), shifts)[:, :, 0], axis=1)
     width = np.quantile(np.linalg.norm(host_inverse_factor(covariance)[0] @ draws, axis=0), level)
-    return float((width / np.quantile(distances, level)) ** 2)
+    # The distances are zero if no replicate differs from the data, as with separable classes.
+    with np.errstate(divide="ignore"):
+        return float((width / np.quantile(distances, level)) ** 2)
 
 
 def _eta_factor(
@@ -74,4 +76,6 @@ def _eta_factor(
         width = np.quantile(np.abs(draws / sd).max(0), level) if is_joint else normal_width
     else:
         return 1.0
-    return float((width / np.quantile(distances, level)) ** 2)
+    # The distances are zero if no replicate differs from the data, as with separable classes.
+    with np.errstate(divide="ignore"):
+        return float((width / np.quantile(distances, level)) ** 2)
