@@ -14,7 +14,7 @@ import calibayes as cb
 from benchmarks.common import Table, machine
 from studies.head_to_head.names import OURS
 from studies.names import MANY_VALIDATED
-from studies.records import ALL, Outcome, Record
+from studies.records import ALL, Outcome, Record, proportion_se
 from studies.runner import Case
 
 LEVEL, N_PER_PARAMETER, REPLICATES = 0.95, 100, 1000
@@ -62,6 +62,7 @@ def summarise(records: Sequence[Record]) -> Table:
         members = [record.methods for record in records if record.problem == problem]
         levels = np.array([methods[TRUTH].level for methods in members])
         fresh = np.array([methods[FRESH].level for methods in members if FRESH in methods])
+        covered = float(np.mean(levels <= LEVEL))
         failed = sum(methods[TRUTH].status != "CONVERGED" for methods in members)
         etas = [methods[TRUTH].eta for methods in members]
         # Every calibration has the sampling error of its own replicates, and of the fresh ones.
@@ -70,7 +71,7 @@ def summarise(records: Sequence[Record]) -> Table:
             [
                 problem,
                 f"{len(members)}",
-                f"{100 * np.mean(levels <= LEVEL):.1f} ({100 * math.sqrt(LEVEL * (1 - LEVEL) / len(members)):.1f})",
+                f"{100 * covered:.1f} ({100 * proportion_se(covered, len(members)):.1f})",
                 f"{100 * fresh.mean():.2f} ({100 * fresh_error:.2f})" if len(fresh) else "",
                 f"{len(fresh)}",
                 f"{np.median(etas):.3g}",

@@ -85,8 +85,8 @@ _INTRODUCTION = """# Results of the paper, reproduced
 
 This page reproduces Tanaka, *Generalized posterior calibration via sequential Monte Carlo sampler* (arXiv 2404.16528),
 and extends it. Our numbers are read from the files in `results/`, which have one line per calibration, by
-`make results`; each section names the command that fills its file. "SE" is the standard error of a coverage if the true
-coverage is 95%, `sqrt(0.95 x 0.05 / data sets)`. GPC-MCMC takes minutes per calibration and was run on fewer data sets.
+`make results`; each section names the command that fills its file. "SE" is the standard error of a coverage,
+that of a proportion. GPC-MCMC takes minutes per calibration and was run on fewer data sets.
 Calibrations that did not converge are included and counted; "warned" calibrations converged with diagnostics."""
 
 
@@ -119,7 +119,7 @@ def _nearest_region(lines: Sequence[Line]) -> str:
 
 
 def _beyond_three_se(lines: Sequence[Line]) -> str:
-    beyond = [cell for cell in cells(lines) if not abs(cell.coverage - 0.95) <= 3 * cell.coverage_se]
+    beyond = [cell for cell in cells(lines) if cell.differs]
     precision = (
         "All rows of one N use the same sequence of data sets, so that their errors are not independent. The share of "
         "replicates is the share of the variance of a coverage that comes from the bootstrap replicates; the rest "
@@ -257,7 +257,7 @@ def _ranges(lines: Sequence[Line]) -> str:
     beyond = [
         f"{cell.problem}, {cell.region}, {names[cell.sampler]}: {100 * cell.coverage:.1f}"
         for cell in tables.cells(lines)
-        if cell.sampler in ("transport", "sandwich") and abs(cell.coverage - 0.95) > 3 * cell.coverage_se
+        if cell.sampler in ("transport", "sandwich") and cell.differs
     ]
     suffix = f" More than three standard errors from 95%, eta = 1 aside: {'; '.join(beyond)}." if beyond else ""
     return f"Range of the coverage over all rows of the table: {', '.join(ranges)}.{suffix}"

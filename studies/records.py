@@ -49,6 +49,16 @@ def failure(reason: str, seconds: float) -> Outcome:
     return Outcome(math.nan, math.inf, [], reason, seconds)
 
 
+def proportion_se(share: float, number: int) -> float:
+    """Return the standard error of a share of `number` trials, with two successes and two failures added.
+
+    Without these (Agresti and Coull 1998) a share of one would have no error.
+    """
+    total = number + 4
+    adjusted = (share * number + 2) / total
+    return math.sqrt(adjusted * (1 - adjusted) / total)
+
+
 @dataclass(frozen=True)
 class Record:
     """The methods of one program on one data set.

@@ -9,6 +9,7 @@ from scipy.stats import chi2, norm
 
 from benchmarks.common import Table
 from studies.names import REGIONS
+from studies.records import proportion_se
 from studies.store import Line
 
 NAMES = {"mcmc": "GPC-MCMC", "smc": "GPC-SMC", "transport": "transport"}
@@ -52,8 +53,13 @@ class Cell:
 
     @property
     def coverage_se(self) -> float:
-        """Standard error of the coverage if the true coverage is 95%."""
-        return float(np.sqrt(0.95 * 0.05 / self.number))
+        """Standard error of the coverage."""
+        return proportion_se(self.coverage, self.number)
+
+    @property
+    def differs(self) -> bool:
+        """Whether the coverage differs from 95% by more than three of the standard errors that it has at 95%."""
+        return not abs(self.coverage - 0.95) <= 3 * float(np.sqrt(0.95 * 0.05 / self.number))
 
     @property
     def replicate_share(self) -> float:

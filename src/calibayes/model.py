@@ -185,7 +185,7 @@ class GibbsModel(eqx.Module):
 
         Examples
         --------
-        Half the number of observations times the logarithm of the mean squared error, which is no sum:
+        Half the number of observations times the logarithm of the mean squared error, which is not a sum:
 
         >>> import jax.numpy as jnp
         >>> import calibayes as cb

@@ -9,7 +9,7 @@ import numpy as np
 
 from studies.head_to_head import designs
 from studies.head_to_head.names import DESIGNS, LEVEL, LOSSES, SLOPE, UNIT, WIDE
-from studies.records import Outcome, Record
+from studies.records import Outcome, Record, proportion_se
 
 PRELIMINARY = 500
 """Number of data sets below which a cell is marked as preliminary."""
@@ -78,7 +78,12 @@ class Column:
 
     @property
     def coverage_se(self) -> float:
-        """Standard error of a coverage if the true coverage is 95%."""
+        """Standard error of the coverage of the first parameter."""
+        return proportion_se(float(self.coverage[0]), len(self.succeeded))
+
+    @property
+    def null_se(self) -> float:
+        """Standard error of a coverage if the true coverage is 95%, for the comparison with 95%."""
         return math.sqrt(LEVEL * (1 - LEVEL) / max(len(self.succeeded), 1))
 
     @property
@@ -198,7 +203,7 @@ def beyond(columns: Iterable[tuple[Cell, Column]]) -> tuple[list[str], list[str]
     above: list[str] = []
     for cell, column in columns:
         gap = float(column.coverage[0]) - LEVEL
-        if abs(gap) > 3 * column.coverage_se:
+        if abs(gap) > 3 * column.null_se:
             text = f"{cell.loss}, {cell.design}, N {cell.n}: {100 * (gap + LEVEL):.1f}"
             (below if gap < 0 else above).append(text)
     return below, above

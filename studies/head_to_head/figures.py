@@ -75,7 +75,7 @@ def coverage_against_width(cells: Sequence[Cell], path: Path) -> None:
 
 
 def _draw(axis: Axes, cell: Cell) -> None:
-    se = cell.columns["gpc"].coverage_se
+    se = cell.columns["gpc"].null_se
     axis.axhspan(100 * (LEVEL - 3 * se), 100 * (LEVEL + 3 * se), color="#e9e9e9", lw=0)
     axis.axhline(100 * LEVEL, color="#333333", lw=0.8, ls=":")
     for name, (color, marker) in STYLES.items():

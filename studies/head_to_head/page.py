@@ -67,39 +67,40 @@ same simulated data sets. It is generated from `results/head_to_head/` by `make 
     python -m studies.head_to_head.rivals python                      # statsmodels, arch, scikit-learn
     python -m studies.head_to_head.rivals r                           # the R package quantreg
 
-**Data.** A line `2 + x + e` with seven designs. *normal*: x and e standard normal. *skewed regressor*: x chi-squared
-with 4 degrees of freedom minus 2, as in the paper. *heteroscedastic*: the same x, standard deviation 0.5 + 0.5 |x|.
+**Data.** `y = 2 + x + e` in seven designs. *normal*: x and e standard normal. *skewed regressor*: x chi-squared
+with 4 degrees of freedom minus 2, as in Tanaka (2024). *heteroscedastic*: the same x, standard deviation 0.5 + 0.5 |x|.
 *t3*: e from a t distribution with 3 degrees of freedom. *outliers*: one error in twenty shifted by 10. *clusters*: x
-and e have correlation 0.5 within clusters (10, 20 and 50 clusters at N 50, 100 and 400). *AR(1)*: x and e are series
-with autocorrelation 0.5. The parameter to be covered is the minimizer of the population risk
-(`studies/head_to_head/designs.py`), for which most of these models are misspecified.
+and e have correlation 0.5 within clusters (10, 20 and 50 clusters at N = 50, 100 and 400). *AR(1)*: x and e are time
+series with autocorrelation 0.5. The parameter to be covered is the minimizer of the population risk
+(`studies/head_to_head/designs.py`). In most designs the likelihood that corresponds to the loss is misspecified.
 
-**calibayes.** Prior N(0, 100^2), {replicates} bootstrap replicates, transport without its audit. `gpc` is the default
-of `calibrate`, `gpc-studentized` and `matching` are other methods for the learning rate ([](methods.md)), `eta 1` is
-the posterior without calibration. Clusters use `bootstrap.Cluster` and series `bootstrap.Block` with blocks of
-2 N^(1/3) observations, for which `gpc-studentized` is not available.
+**calibayes.** Prior N(0, 100^2), {replicates} bootstrap replicates, transport without the check by an independent
+sampler. `gpc` is the default of `calibrate`, `gpc-studentized` and `matching` are other methods for the learning rate
+([](methods.md)), `eta 1` is the posterior without calibration. Clusters use `bootstrap.Cluster` and series
+`bootstrap.Block` with blocks of 2 N^(1/3) observations, for which `gpc-studentized` is not available.
 
 **Other software**, with its defaults unless a name says otherwise: statsmodels (OLS with classical, HC3, cluster and
 Newey-West covariances; QuantReg; RLM, which estimates the scale that the Huber loss of calibayes takes as known), arch
 (percentile, BCa and studentized bootstrap; circular blocks), quantreg in R (rank inversion, nid, wild, cluster and
 pairs bootstrap), and a wild cluster bootstrap with the null imposed. Bootstraps have 1,000 replicates.
 
-**Errors.** "SE" is the standard error of a coverage if the true coverage is 95%. Coverages in bold differ from 95% by
-more than three of it. A cell is the combination of a loss, a design and N; cells with fewer than {preliminary} data
-sets of calibayes are preliminary, marked by an asterisk. Scores are interval scores (Gneiting and Raftery 2007: width
-plus 40 times the distance of the true value to the interval), compared on the same data sets; a difference counts if it
-exceeds three standard errors. Processor times were measured while other programs used the machine; they show orders of
-magnitude. The first calibration of a model in a process also compiles ([](performance.md)). Programs: {machines}."""
+**Errors.** "SE" is the standard error of a coverage, that of a proportion. Coverages in bold differ from 95% by more
+than three of the standard errors that they would have if the true coverage were 95%. A cell is the combination of a
+loss, a design and N; cells with fewer than {preliminary} data sets of calibayes are preliminary, marked by an
+asterisk. Scores are interval scores (Gneiting and Raftery 2007: width plus 40 times the distance of the true value to
+the interval), compared on the same data sets; a difference counts if it exceeds three standard errors. Processor
+times were measured while other programs used the machine; they show orders of magnitude. The first calibration of a
+model in a process also compiles ([](performance.md)). Hardware and software: {machines}."""
 
 _NOT_COMPARED = """## Not compared
 
 - *Logistic and hinge losses, and N 400*: the commands include them; they were left out of the stored run to have more
   data sets in the other cells.
-- *NumPyro at eta 1*: `eta 1` is the posterior at learning rate one by the sampler of calibayes; the tests compare that
-  sampler with exact integration.
+- *NumPyro at eta 1*: it would sample the same posterior as `eta 1`; the tests compare the sampler of calibayes with
+  exact integration, and its intervals with those of NumPyro.
 - *Wu and Martin* (arXiv 2012.11349) compare several methods for the learning rate by simulation, and conclude that GPC
-  tends to outperform the others in coverage. Their data and numbers were not available when this page was made, so that
-  there is no table beside theirs."""
+  tends to outperform the others in coverage. Only its abstract and introduction were available to us, so that their
+  simulations are not repeated here."""
 
 
 def _pooled(ordinary: Sequence[Cell]) -> str:
@@ -164,7 +165,8 @@ def _joint(ordinary: Sequence[Cell]) -> str:
         return ""
     return f"""## Joint sets
 
-Highest posterior density sets of both parameters by calibayes, Wald ellipses by statsmodels, and the slope beside them.
+Highest posterior density sets of both parameters by calibayes, Wald ellipses by statsmodels; the coverage of the
+slope interval is shown for comparison.
 
 {table.markdown()}"""
 
@@ -177,7 +179,7 @@ def _shapes(all_cells: Sequence[Cell]) -> str:
 
 Least squares with four parameters, N 400; the standard deviation of the errors grows with the distance of the second
 regressor from zero. `gpc` calibrates the ellipsoid of all parameters; the columns show the coverage of the four
-marginal intervals of that one posterior, with the shape of the posterior and with `shape="sandwich"`.
+marginal intervals of that one posterior, with `shape=None` and with `shape="sandwich"`.
 
 {table.markdown()}"""
 

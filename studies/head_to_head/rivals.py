@@ -3,7 +3,7 @@
 Options are the defaults, unless the name of the method says otherwise. Needs the packages of the dependency group
 `study` in an environment of its own, and neither calibayes nor jax:
 
-    python -m venv study && study/bin/pip install --group study
+    python -m venv study && study/bin/pip install --upgrade pip && study/bin/pip install --group study
     PYTHONPATH=. study/bin/python -m studies.head_to_head.rivals python --datasets 500
     PYTHONPATH=. study/bin/python -m studies.head_to_head.rivals r --datasets 500
 

@@ -13,9 +13,9 @@ RANK = "quantreg rank inversion, iid=FALSE"
 SIZES = (50, 100)
 LABELS = {name: f"`{name}`" for name in OURS} | {
     HC3: "HC3 with t quantiles",
-    RANK: "rank inversion (`iid=FALSE`)",
+    RANK: 'rank inversion of quantreg (`se="rank", iid=FALSE`)',
     QUANTREG: "statsmodels `QuantReg`",
-    "quantreg nid": "`nid`",
+    "quantreg nid": '`se="nid"` of quantreg',
     "quantreg wild bootstrap": "wild bootstrap",
     "arch bootstrap, studentized": "studentized bootstrap",
     "OLS cluster, t": "cluster-robust with t quantiles",
@@ -89,13 +89,16 @@ def short(cells: Sequence[Cell]) -> str:
     squares = pairs(chosen, (UNIT, "gpc", STUDENTIZED, HC3), LEAST_SQUARES)
     medians = pairs(chosen, (UNIT, "gpc", MATCHING, RANK), MEDIAN)
     number = number_of_datasets(chosen)
+    others = min(column.number for cell in chosen for name, column in cell.columns.items() if name in (HC3, RANK))
     return f"""Head to head, 95% intervals for a slope: mean coverage in percent (SE) at N 50 and N 100 over five
-designs with independent observations, {number} data sets each. `eta 1` is the posterior without calibration.
+designs with independent observations, {number} data sets of each by calibayes and at least {others:,} by other
+software. `eta 1` is the posterior without calibration; its width depends on the scale of the loss.
 
 - Least squares: {squares}.
 - Median regression: {medians}.
-- HC3 and rank inversion take milliseconds and cover as well or better: calibayes is for losses, priors and credible
-  sets that have no such formula. [docs/head_to_head.md](docs/head_to_head.md) has all methods and designs."""
+- HC3 and rank inversion take milliseconds and cover as well or better: calibayes is for problems without such a
+  standard interval, that is, other losses, informative priors and joint sets.
+  [docs/head_to_head.md](docs/head_to_head.md) has all methods and designs."""
 
 
 def conclusions(cells: Sequence[Cell]) -> str:
@@ -113,7 +116,8 @@ Coverage in percent (SE) at N 50 and at N 100, averaged over the five designs wi
 design is named.
 
 1. **Calibration matters.** The posterior at learning rate one covers {coverage_range(chosen, UNIT)}, depending on the
-   cell, because its width follows the unit of the loss. Least squares, heteroscedastic:
+   cell, because its width depends on the scale of the loss relative to that of the errors. Least squares,
+   heteroscedastic:
    {pairs(chosen, (UNIT, "gpc"), LEAST_SQUARES, HETEROSCEDASTIC)}.
 2. **`gpc`, the default, is too narrow for few observations.** Least squares: {pairs(chosen, ("gpc",), LEAST_SQUARES)};
    median regression: {pairs(chosen, ("gpc",), MEDIAN)}. It is worst for least squares with heteroscedastic errors.
@@ -124,9 +128,9 @@ design is named.
    is as narrow as `gpc`: {pairs(chosen, (MATCHING,), LEAST_SQUARES)}.
 5. **Other software** does as well or better where it has a method for the model, in milliseconds. Least squares:
    {pairs(chosen, classical, LEAST_SQUARES)}. Median regression: {pairs(chosen, quantiles, MEDIAN)}.
-   The default of statsmodels assumes that errors do not depend on x; heteroscedastic:
+   The default of statsmodels (`vcov="robust"`) uses one density of the errors for all x; heteroscedastic:
    {pairs(chosen, (QUANTREG, RANK), MEDIAN, HETEROSCEDASTIC)}.
    The interval score of `gpc-studentized` is clearly better than that of every other program in {better} cells, clearly
    worse than that of some program in {worse}, and neither in {neither}.
 6. **Clusters** (10 at N 50, 20 at N 100), least squares: {pairs(clusters, robust, LEAST_SQUARES)}.
-7. **Series** with autocorrelation 0.5, least squares: {pairs(series, serial, LEAST_SQUARES)}."""
+7. **Time series** with autocorrelation 0.5, least squares: {pairs(series, serial, LEAST_SQUARES)}."""

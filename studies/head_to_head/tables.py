@@ -28,7 +28,7 @@ def _coverage_and_width(cell: Cell, name: str) -> str:
     if name not in cell.columns:
         return ""
     column = cell.columns[name]
-    text = emphasised(float(column.coverage[0]), column.coverage_se)
+    text = emphasised(float(column.coverage[0]), column.null_se)
     return f"{text} x{relative_width(column, cell.columns['gpc']):.2f}"
 
 
@@ -58,7 +58,7 @@ def scoreboard(cells: Sequence[Cell], names: Sequence[str]) -> Table:
         if not pairs:
             continue
         gaps = np.array([float(column.coverage[0]) - LEVEL for _, column in pairs])
-        errors = np.array([column.coverage_se for _, column in pairs])
+        errors = np.array([column.null_se for _, column in pairs])
         better, worse = score_counts(cells, name, "gpc-studentized")
         seconds = np.median([column.seconds for _, column in pairs])
         rows.append(
@@ -111,18 +111,28 @@ def _pooled(members: Sequence[Cell], name: str) -> str:
     average = average_coverage(members, name)
     if average is None:
         return ""
-    coverage, se = average
+    coverage, se, null_se = average
     widths = [relative_width(cell.columns[name], cell.columns["gpc"]) for cell in members]
-    return f"{emphasised(coverage, se)} ({100 * se:.1f}) x{np.mean(widths):.2f}"
+    return f"{emphasised(coverage, null_se)} ({100 * se:.1f}) x{np.mean(widths):.2f}"
 
 
-def average_coverage(members: Sequence[Cell], name: str) -> tuple[float, float] | None:
-    """Return the mean coverage of a method and its standard error; None if some cell does not have the method."""
+def average_coverage(members: Sequence[Cell], name: str) -> tuple[float, float, float] | None:
+    """Return the mean coverage of a method, its standard error, and the error that it has if all coverages are 95%.
+
+    None if some cell does not have the method.
+    """
     if not members or any(name not in cell.columns for cell in members):
         return None
     columns = [cell.columns[name] for cell in members]
     coverage = float(np.mean([column.coverage[0] for column in columns]))
-    return coverage, math.sqrt(sum(column.coverage_se**2 for column in columns)) / len(columns)
+    se, null_se = (
+        math.sqrt(sum(error**2 for error in errors)) / len(columns)
+        for errors in (
+            [column.coverage_se for column in columns],
+            [column.null_se for column in columns],
+        )
+    )
+    return coverage, se, null_se
 
 
 def score_counts(cells: Sequence[Cell], name: str, reference: str) -> tuple[int, int]:
@@ -149,8 +159,8 @@ def joint(cells: Sequence[Cell]) -> Table:
                     f"{cell.loss}, {cell.design}, N {cell.n}",
                     name,
                     f"{column.number:,}",
-                    emphasised(column.joint_coverage, column.coverage_se),
-                    emphasised(float(column.coverage[0]), column.coverage_se),
+                    emphasised(column.joint_coverage, column.null_se),
+                    emphasised(float(column.coverage[0]), column.null_se),
                     f"{100 * column.coverage_se:.1f}",
                     f"{width:.2f}",
                 ]
@@ -165,10 +175,10 @@ def shapes(cells: Sequence[Cell]) -> Table:
     for cell in (cell for cell in cells if cell.loss == WIDE):
         for name, column in cell.columns.items():
             shape = "sandwich" if name.startswith(SANDWICH) else "posterior"
-            texts = [emphasised(value, column.coverage_se) for value in (column.joint_coverage, *column.coverage)]
-            rows.append([shape, f"{column.number:,}", *texts, f"{100 * column.coverage_se:.1f}"])
+            texts = [emphasised(value, column.null_se) for value in (column.joint_coverage, *column.coverage)]
+            rows.append([shape, f"{column.number:,}", *texts, f"{100 * column.null_se:.1f}"])
     parameters = [f"theta[{k}], %" for k in range(4)]
-    return Table(["shape", "data sets", "ellipsoid, %", *parameters, "SE"], rows)
+    return Table(["shape", "data sets", "ellipsoid, %", *parameters, "SE at 95%"], rows)
 
 
 def details(cells: Sequence[Cell]) -> list[tuple[str, Table]]:

@@ -75,4 +75,4 @@ def test_six_tables_are_compared():
     assert len(interfaces.CASES) == 6
     (affairs,) = [case for case in interfaces.CASES if case.weights]
     assert affairs.formula == "rate_marriage ~ age + children + C(job)"
-    assert isinstance(cb.losses.named(affairs.loss), cb.losses.LinearLoss)
+    assert isinstance(cb.losses.from_name(affairs.loss), cb.losses.LinearLoss)

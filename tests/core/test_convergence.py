@@ -14,12 +14,12 @@ from scipy.stats import chi2
 
 from calibayes._core.convergence import (
     batch_means_ess,
-    min_ess,
     multi_ess,
     pareto_k,
     pareto_k_limit,
     population_ess,
     r_hat,
+    smallest_ess,
 )
 
 N = 40_000
@@ -74,10 +74,11 @@ def test_multi_ess_matches_its_definition(n, dim):
 
 @pytest.mark.parametrize("dim", [1, 4])
 def test_ess_of_independent_draws_is_their_number(dim):
-    """Of skewed draws. For min_ess the sum of about L = 4 correlations has standard error 2 sqrt(2 L / n) = 0.03."""
+    """Of skewed draws. For `smallest_ess` a sum of some L = 4 correlations has standard error 2 sqrt(2 L / n) =
+    0.03."""
     chain = np.random.default_rng(1).exponential(size=(N, dim))
     assert abs(np.log(multi_ess(chain) / N)) < multi_ess_error(N, dim)
-    assert abs(min_ess(chain) / N - 1) < 4 * 0.03
+    assert abs(smallest_ess(chain) / N - 1) < 4 * 0.03
 
 
 @pytest.mark.parametrize("phi", [0.5, 0.9, -0.4])
@@ -93,7 +94,7 @@ def test_ess_of_an_autoregression(phi):
     bias = abs(2 * phi / (1 - phi**2)) / np.sqrt(N)
     assert abs(np.log(multi_ess(chain) / ess)) < multi_ess_error(N, 1) + bias
     window = 5 * (1 + abs(phi)) / (1 - abs(phi))
-    assert abs(np.log(min_ess(chain) / ess)) < 4 * np.sqrt(2 * (2 * window + 1) / N)
+    assert abs(np.log(smallest_ess(chain) / ess)) < 4 * np.sqrt(2 * (2 * window + 1) / N)
 
 
 def test_ess_of_a_vector_autoregression(var1):
@@ -103,9 +104,9 @@ def test_ess_of_a_vector_autoregression(var1):
     of_mean = resolvent @ covariance + covariance @ resolvent.T - covariance
     expected = N * np.sqrt(np.linalg.det(covariance) / np.linalg.det(of_mean))
     assert abs(np.log(multi_ess(var1) / expected)) < multi_ess_error(N, 2)
-    # The slowest parameter determines min_ess; the window is about five times its integrated time, as above.
+    # The slowest parameter determines smallest_ess; the window is about five times its integrated time, as above.
     times = np.diag(of_mean) / np.diag(covariance)
-    assert abs(np.log(min_ess(var1) / (N / times.max()))) < 4 * np.sqrt(2 * (10 * times.max() + 1) / N)
+    assert abs(np.log(smallest_ess(var1) / (N / times.max()))) < 4 * np.sqrt(2 * (10 * times.max() + 1) / N)
     assert times.max() > 1.5 * times.min()
 
 
@@ -116,21 +117,23 @@ def test_multi_ess_is_invariant_to_affine_maps(var1):
 
 def test_min_ess_is_that_of_the_slowest_parameter():
     columns = np.column_stack([ar1(0.1, seed=1), ar1(0.8, seed=2), ar1(0.4, seed=3)])
-    assert min_ess(columns) == min(min_ess(columns[:, [k]]) for k in range(3)) == min_ess(columns[:, [1]])
+    assert (
+        smallest_ess(columns) == min(smallest_ess(columns[:, [k]]) for k in range(3)) == smallest_ess(columns[:, [1]])
+    )
 
 
 def test_ess_of_a_constant_parameter():
-    """multi_ess is zero, also for raw single-precision draws whose mean is rounded; min_ess is undefined."""
+    """multi_ess is zero, also for raw single-precision draws whose mean is rounded; smallest_ess is undefined."""
     constant = np.column_stack([np.arange(100.0), np.full(100, 2.0)])
     assert multi_ess(constant) == 0
     draws = np.random.default_rng(0).normal(size=1_000)
     for value in (3.3, 123.456):
         assert batch_means_ess(jnp.asarray(np.column_stack([draws, np.full(1_000, value)]), jnp.float32)) == 0
     with pytest.raises(ValueError, match="does not move"):
-        min_ess(constant)
+        smallest_ess(constant)
 
 
-@pytest.mark.parametrize("ess", [multi_ess, min_ess])
+@pytest.mark.parametrize("ess", [multi_ess, smallest_ess])
 @pytest.mark.parametrize("shape", [(15, 1), (50, 5), (3, 200), (1000,), (4, 100, 2)])
 def test_chains_of_wrong_shape_are_rejected(ess, shape, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # otherwise the type checker raises first
@@ -138,7 +141,7 @@ def test_chains_of_wrong_shape_are_rejected(ess, shape, monkeypatch):
         ess(np.random.default_rng(0).normal(size=shape))
 
 
-@pytest.mark.parametrize("ess", [multi_ess, min_ess])
+@pytest.mark.parametrize("ess", [multi_ess, smallest_ess])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_chains_must_be_finite(ess, value):
     chain = np.random.default_rng(0).normal(size=(100, 2))

@@ -111,7 +111,7 @@ def test_counts_drawn_on_demand_give_the_same_risk_as_stored_ones(problem):
 
 
 class WeightedVariance(CountsRisk):
-    """Half the count times the logarithm of the variance around a linear prediction: a risk that is no sum."""
+    """Half the count times the logarithm of the variance around a linear prediction: a risk that is not a sum."""
 
     convex = False
 

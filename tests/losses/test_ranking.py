@@ -32,8 +32,8 @@ def area_of_pairs(marker, y, counts):
 def test_area_is_the_share_of_ordered_pairs():
     marker, y = make_marker()
     counts = np.random.default_rng(1).poisson(1.0, N)
-    assert abs(cb.losses.AUC.of(marker, y) - area_of_pairs(marker, y, np.ones(N))[0]) < 1e-6
-    assert abs(cb.losses.AUC.of(marker, 2 * y - 1, counts) - area_of_pairs(marker, y, counts)[0]) < 1e-6
+    assert abs(cb.losses.AUC.empirical(marker, y) - area_of_pairs(marker, y, np.ones(N))[0]) < 1e-6
+    assert abs(cb.losses.AUC.empirical(marker, 2 * y - 1, counts) - area_of_pairs(marker, y, counts)[0]) < 1e-6
 
 
 def test_matching_learning_rate_gives_delong_variance():

@@ -262,7 +262,8 @@ def test_summary_averages_over_designs():
         for k in range(10)
     ]
     summarised = cells.cells(records)
-    se = 100 * math.sqrt(0.95 * 0.05 / 20)
+    # With two successes and two failures added: 7 and 12 of 14.
+    se = 100 * math.sqrt((7 * 7 + 12 * 2) / 14**3) / 2
     assert summary.pairs(summarised, ("gpc", "OLS"), "squared") == f"`gpc` 75.0 ({se:.1f}) and 75.0 ({se:.1f})"
     assert summary.pairs(summarised, ("matching",), "squared", names.T3).startswith("`matching` 100.0")
     assert summary.coverage_range(summarised, "gpc") == "50 to 100%"
@@ -296,7 +297,7 @@ def test_pages_show_the_records(tmp_path):
     assert [path.name for path in written] == ["head_to_head.md", "head_to_head_cells.md"]
     text = written[0].read_text()
     assert "| sandwich | 1 | **0.0** | 100.0 | 100.0 | 100.0 | 100.0 | 21.8 |" in text
-    assert "| normal * | gpc | 3 | 100.0 (12.6) | 0.0 | 0.0 | 2 | 2 | 2 | 250 | 0 |" in written[1].read_text()
+    assert "| normal * | gpc | 3 | 100.0 (17.1) | 0.0 | 0.0 | 2 | 2 | 2 | 250 | 0 |" in written[1].read_text()
     assert (tmp_path / "docs" / "head_to_head_median.png").stat().st_size > 5_000
     assert page.write(tmp_path / "nothing", tmp_path) == []
 

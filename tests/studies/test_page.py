@@ -54,7 +54,8 @@ def folder(tmp_path):
 def test_cell_summarises_its_lines():
     (cell,) = tables.cells(make_lines())
     assert cell.coverage == 0.75
-    assert cell.coverage_se == pytest.approx((0.95 * 0.05 / 4) ** 0.5)
+    share = (cell.coverage * 4 + 2) / 8
+    assert cell.coverage_se == pytest.approx((share * (1 - share) / 8) ** 0.5)
     np.testing.assert_array_equal(cell.etas, ETAS)
     np.testing.assert_array_equal(cell.seconds, [2.0, 3.0])
     assert cell.variation == pytest.approx(np.std([2, 3], ddof=1) / 2.5)
@@ -105,11 +106,11 @@ def test_page_has_every_number(folder):
     assert written == [folder / "docs" / "results.md"]
     page = written[0].read_text()
     # Coverage and eta of the paper, and ours.
-    assert "| 100 | box | GPC-SMC | 4 | 96.0 | 75.0 (10.9) |  | 1.6 | 1.30 (1.15, 1.45) | 1, 1 |" in page
-    assert "| 100 | hpd | GPC-SMC | 4 |  | 75.0 (10.9) |  |  | 1.30 (1.15, 1.45) | 1, 1 |" in page
+    assert "| 100 | box | GPC-SMC | 4 | 96.0 | 75.0 (17.1) |  | 1.6 | 1.30 (1.15, 1.45) | 1, 1 |" in page
+    assert "| 100 | hpd | GPC-SMC | 4 |  | 75.0 (17.1) |  |  | 1.30 (1.15, 1.45) | 1, 1 |" in page
     assert "| 100 | GPC-SMC | 2 | 2.50 (2.25, 2.75) |  | 10.0 |" in page
     assert "| SVM, nine predictors | box | 4 | 1.300 |  |  | 1, 1 |" in page
-    assert "| t3, huber | slope | 4 | 75.0 (10.9) | 75.0 | 75.0 | 1.30 | 1, 1 |" in page
+    assert "| t3, huber | slope | 4 | 75.0 (17.1) | 75.0 | 75.0 | 1.30 | 1, 1 |" in page
     assert "All cells are within three standard errors" in page
     for figure in ("figure4.png", "figure5.png"):
         assert (folder / "docs" / figure).stat().st_size > 5_000

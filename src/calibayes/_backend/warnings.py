@@ -4,11 +4,11 @@ import sys
 import warnings
 
 _LIBRARIES = ("beartype", "calibayes", "contextlib", "functools", "jaxtyping", "joblib", "sklearn")
-"""Packages between the code of a user and a warning."""
+"""Packages whose frames are skipped to find the line of the user's code."""
 
 
 class CalibrationWarning(UserWarning):
-    """A diagnostic of a calibration that its user should know about."""
+    """A diagnostic of a calibration that the user should know about."""
 
 
 class NotConvergedWarning(CalibrationWarning):

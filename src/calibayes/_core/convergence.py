@@ -1,10 +1,10 @@
 r"""Convergence diagnostics of Markov chains, importance weights and populations of particles.
 
-*Chains.* `multi_ess` is the multivariate effective sample size of Vats, Flegal and Jones (2019),
-$n\,(|\Lambda| / |\Sigma|)^{1/K}$, where $\Lambda$ is the covariance of the draws and $\Sigma$ that of their mean times
-$n$, estimated by batch means of size $\lfloor\sqrt n\rfloor$. `min_ess` is the smallest of the K univariate effective
-sample sizes $n / \tau_k$, where the integrated autocorrelation time $\tau_k$ is estimated by Geyer's (1992) initial
-monotone sequence.
+*Chains.* `multi_ess` is the multivariate effective sample size of Vats, Flegal and Jones (2019), $n\,(|\Lambda| /
+|\Sigma|)^{1/K}$, where $\Lambda$ is the covariance of the draws and $\Sigma$ that of their mean times $n$, estimated
+by batch means of size $\lfloor\sqrt n\rfloor$. `smallest_ess` is the smallest of the K univariate effective sample
+sizes $n / \tau_k$, where the integrated autocorrelation time $\tau_k$ is estimated by Geyer's (1992) initial monotone
+sequence.
 
 *Importance weights.* `pareto_k` is the shape of the tail of the weights: their moments of order $1 / k$ and above do
 not exist, and above `pareto_k_limit` no practical number of draws is sufficient (Vehtari et al. 2024).
@@ -100,7 +100,7 @@ def batch_means_ess(chain: Float[Array, "R K"]) -> Float[Array, ""]:
     return jnp.nan_to_num(n * jnp.exp(log_ratio / dim), nan=0.0)
 
 
-def min_ess(chain: Float[np.ndarray, "R K"]) -> float:
+def smallest_ess(chain: Float[np.ndarray, "R K"]) -> float:
     """Return the smallest effective sample size over the parameters of a Markov chain.
 
     Parameters
@@ -120,9 +120,9 @@ def min_ess(chain: Float[np.ndarray, "R K"]) -> float:
     Examples
     --------
     >>> import numpy as np
-    >>> from calibayes.diagnostics import min_ess
+    >>> from calibayes.diagnostics import smallest_ess
     >>> chain = np.cumsum(np.random.default_rng(0).normal(size=(4000, 2)), axis=0)
-    >>> min_ess(chain) < 100
+    >>> smallest_ess(chain) < 100
     True
     """
     chain = _check_chain(chain)

@@ -62,7 +62,7 @@ class Coordinates(eqx.Module):
         return Coordinates(low, high, unbounded)
 
     def constrain(self, z: Float[Array, "K ..."]) -> Float[Array, "K ..."]:
-        """Return the parameters at coordinates."""
+        """Map unconstrained coordinates to parameters within their bounds."""
         if self.unbounded:
             return z
         low, high = self._broadcast_bounds(z.shape)

@@ -194,7 +194,7 @@ class StoredCounts(Counts):
         Parameters
         ----------
         counts : ndarray of shape (B, N)
-            Counts of the replicates, without the data. They include the weights.
+            Counts of the replicates, multiplied by the weights; without those of the observed data.
         length : int
             Number of observations per block.
         n_blocks : int or None
@@ -202,7 +202,7 @@ class StoredCounts(Counts):
         mesh : Mesh or None
             Devices. Default: None, a single device.
         weights : Weights or None
-            Weights of the observations, the counts of the data. Default: None, all one.
+            Weights of the observations, used as the counts of the observed data. Default: None, all one.
 
         Returns
         -------

@@ -46,7 +46,7 @@ def relative_risk(
 ) -> Float[Array, "B M"]:
     """Return the risk minus the risk of the reference on the same replicate, where the latter is finite."""
     dim, n_replicates, n_particles = theta.shape
-    numbers = loss.numbers_per_particle(args.data, args.counts.n_stored)
+    numbers = loss.memory_per_particle(args.data, args.counts.n_stored)
     n_at_once = max(1, memory() // max(numbers, dim))
     batch = max(1, n_at_once // n_particles)
     if jax.default_backend() == "cpu" and numbers >= args.counts.n_stored:
@@ -85,7 +85,7 @@ def weighted_count_derivatives(
     counts, nuisance = jax.tree.map(lambda leaf: leaf[0], args.slice_replicates(0, 1).rows())
     risk = _with_nuisance(loss, args.data)
     n_particles = theta.shape[1]
-    numbers = max(args.counts.n_stored, loss.numbers_per_particle(args.data, args.counts.n_stored))
+    numbers = max(args.counts.n_stored, loss.memory_per_particle(args.data, args.counts.n_stored))
     size = min(n_particles, max(1, memory() // numbers))
 
     def add(total: Array, first: Int[Array, ""]) -> tuple[Array, None]:

@@ -1,7 +1,7 @@
 """Base classes of losses, as the risk engine sees them.
 
 A `LinearLoss` depends on the parameters through a linear prediction, which the risk engine evaluates by fast matrix
-products. A `Generic` loss is any function of the parameters and one observation. A `CountsRisk` is no sum of losses,
+products. A `Generic` loss is any function of the parameters and one observation. A `CountsRisk` is not a sum of losses,
 but a function of the parameters and of the counts of all observations.
 """
 
@@ -249,7 +249,7 @@ class CountsRisk(eqx.Module):
         """
         return data
 
-    def numbers_per_particle(self, data: PyTree[Array], n_stored: int) -> int:  # noqa: ARG002
+    def memory_per_particle(self, data: PyTree[Array], n_stored: int) -> int:  # noqa: ARG002
         """Return the size of the largest intermediate result, which determines how many particles are computed at once.
 
         Parameters

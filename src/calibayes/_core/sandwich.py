@@ -13,7 +13,7 @@ at the learning rate
 
 $$ \eta\,K / \mathrm{tr}(\Sigma^{-1} V). $$
 
-For a risk that is no sum of losses, the derivative in the count of observation i takes the place of $r_i$
+For a risk that is not a sum of losses, the derivative in the count of observation i takes the place of $r_i$
 (`calibayes._core.counts_risk`).
 
 References

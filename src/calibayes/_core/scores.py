@@ -5,7 +5,7 @@ $$ J_b = \sum_i c_{bi} u_i\,g_{bi} g_{bi}^\top, \qquad g_{bi} = \nabla r_i(\thet
 at one point $\theta_b$ per replicate, with the weight $u_i$ per draw (`calibayes._core.weights`). A replicate
 that counts an observation twice contains it twice. With clusters, the weighted gradients of a cluster are summed before
 the outer product, and a cluster that was drawn twice counts twice. For
-check and hinge losses the derivative exists almost everywhere, which is enough for a sum. For a risk that is no sum,
+check and hinge losses the derivative exists almost everywhere, which is enough for a sum. For a risk that is not a sum,
 the derivatives in the counts take the place of the losses (`calibayes._core.counts_risk`).
 """
 

@@ -225,7 +225,7 @@ class Target(eqx.Module):
         return jax.vmap(jax.vmap(log_prob, 1), 1)(theta)
 
     def evaluate(self, z: Float[Array, "K B M"]) -> Particles:
-        """Return particles with equal weights at coordinates. Their `log_prior` is the density of the coordinates."""
+        """Return equally weighted particles at coordinates; their `log_prior` is the log density of the coordinates."""
         theta = self.coordinates.constrain(z)
         log_prior = self.log_prior(theta)
         if not self.coordinates.unbounded:
@@ -243,7 +243,7 @@ class Target(eqx.Module):
         return Particles(self.coordinates.constrain(z), particles.risk, log_prior, particles.log_weights)
 
     def shaped(self, particles: Particles) -> Particles:
-        """Return the particles whose distribution is reported; others than these only for a `ShapedTarget`."""
+        """Return the particles to report: these, unless the target is a `ShapedTarget`, which transforms them."""
         return particles
 
     def pull_back(self, points: Float[Array, "G K"]) -> tuple[Float[Array, "K B G"], Float[Array, "B G"] | None]:

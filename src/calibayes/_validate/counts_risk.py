@@ -62,23 +62,23 @@ def check_counts_risk(loss: CountsRisk, prior: Any, data: PyTree[np.ndarray], di
         return
     points = _points(prior, dim)
     with double_precision(True):
-        _require_properties(in_default_float_type(loss), data, jnp.asarray(points))
+        _require_function_of_counts(in_default_float_type(loss), data, jnp.asarray(points))
     remember(signature)
 
 
-def _require_properties(loss: CountsRisk, data: PyTree[np.ndarray], points: Float[Array, "S K"]) -> None:
+def _require_function_of_counts(loss: CountsRisk, data: PyTree[np.ndarray], points: Float[Array, "S K"]) -> None:
     n = len(jax.tree.leaves(data)[0])
     rng = np.random.default_rng(0)
-    # As in a calibration, copies of the last observation with count zero are at the end.
-    rows, unit = np.minimum(np.arange(n + 2), n - 1), np.where(np.arange(n + 2) < n, 1.0, 0.0)
-    drawn = unit * np.concatenate([rng.permutation(np.arange(n) % 3), [0, 0]])
-    other = unit * rng.uniform(0.5, 1.5, n + 2)
+    # As in a calibration, the data are padded with copies of the last observation, with count zero.
+    rows, ones = np.minimum(np.arange(n + 2), n - 1), np.where(np.arange(n + 2) < n, 1.0, 0.0)
+    integers = ones * np.concatenate([rng.permutation(np.arange(n) % 3), [0, 0]])
+    fractions = ones * rng.uniform(0.5, 1.5, n + 2)
     prepare = lambda chosen: jax.tree.map(
         lambda leaf: canonical(np.asarray(leaf)), loss.prepare(jax.tree.map(lambda leaf: leaf[chosen], data))
     )
     prepared = prepare(rows)
-    nuisance = loss.nuisance(prepared, unit) if loss.nuisance_on_host else None
-    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (points[0], prepared, unit))
+    nuisance = loss.nuisance(prepared, ones) if loss.nuisance_on_host else None
+    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (points[0], prepared, ones))
     require_real_scalar(_NAME, lambda theta, data, counts: _evaluate(loss, theta, data, counts, nuisance), *abstract)
 
     def risks(prepared: PyTree[np.ndarray], counts: np.ndarray) -> Float[np.ndarray, " S"]:
@@ -86,18 +86,18 @@ def _require_properties(loss: CountsRisk, data: PyTree[np.ndarray], points: Floa
         return np.asarray(_risks(loss, points, prepared, counts, nuisance))
 
     try:
-        derivatives = np.asarray(_count_derivatives(loss, points, prepared, unit, nuisance))
+        derivatives = np.asarray(_count_derivatives(loss, points, prepared, ones, nuisance))
     except (TypeError, ValueError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise TypeError(
-            f"{_NAME} must be differentiable in the counts: {reason} Use jax.lax.scan in place of while loops, and "
-            "jnp.sum, jnp.cumsum and segment sums."
+            f"{_NAME} must be differentiable in the counts: {reason.rstrip('.')}. Replace while loops by jax.lax.scan, "
+            "and accumulate with jnp.sum, jnp.cumsum or jax.ops.segment_sum."
         ) from error
-    on_data, of_drawn, of_other = (risks(prepared, counts) for counts in (unit, drawn, other))
-    finite = np.isfinite(on_data)
+    with_ones, with_integers, with_fractions = (risks(prepared, counts) for counts in (ones, integers, fractions))
+    finite = np.isfinite(with_ones)
     if not finite.any():
         raise ValueError(
-            f"{_NAME} is {on_data[0]:g} with counts of one, at the median of the prior and at all of {len(points)} "
+            f"{_NAME} is {with_ones[0]:g} with counts of one, at the median of the prior and at all of {len(points)} "
             "points near it. Evaluate it at one of them; or choose a prior nearer to where the risk is finite."
         )
     if not np.isfinite(derivatives[finite]).all():
@@ -105,17 +105,17 @@ def _require_properties(loss: CountsRisk, data: PyTree[np.ndarray], points: Floa
             f"the derivative of {_NAME} in the counts is NaN or infinite. Where jnp.where selects between two values, "
             "both must have finite derivatives; avoid square roots and logarithms of zero."
         )
-    finite &= np.isfinite(of_drawn) & np.isfinite(of_other)
-    if finite.any() and (of_drawn == of_other)[finite].all():
+    finite &= np.isfinite(with_integers) & np.isfinite(with_fractions)
+    if finite.any() and (with_integers == with_fractions)[finite].all():
         raise ValueError(f"{_NAME} does not depend on the counts. Multiply the loss of observation i by counts[i].")
-    without_counts = np.where(drawn > 0, rows, rows[0])
-    if _differ(of_drawn, risks(prepare(without_counts), drawn)):
+    without_counts = np.where(integers > 0, rows, rows[0])
+    if _differ(with_integers, risks(prepare(without_counts), integers)):
         raise ValueError(
             f"{_NAME} depends on observations with count zero, which must contribute nothing: with them, the data are "
             "padded, and bootstrap replicates leave observations out. Replace len(data) by counts.sum()."
         )
     order = rng.permutation(n + 2)
-    if not loss.nuisance_on_host and _differ(of_drawn, risks(prepare(rows[order]), drawn[order])):
+    if not loss.nuisance_on_host and _differ(with_integers, risks(prepare(rows[order]), integers[order])):
         raise ValueError(
             f"{_NAME} depends on the order of the observations, which must not matter: count i belongs to row i of the "
             "data that prepare receives, also if prepare sorts them. Use for example data['x'] with "

@@ -63,7 +63,7 @@ def redundant_columns(
     names: Sequence[str],
     extremes: tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]] | None = None,
 ) -> list[Diagnostic]:
-    """Return a finding if columns of X are zero, constant like another one, or collinear.
+    """Return a diagnostic if a column of X is zero, a second constant, or collinear with others.
 
     Parameters
     ----------

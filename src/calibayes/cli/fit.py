@@ -178,7 +178,7 @@ def _make_loss(name: options.Loss, tau: float | None, delta: float | None) -> Li
     if delta is not None and name != options.Loss.huber:
         raise typer.BadParameter(f"--delta is for the loss huber; the loss is {name}.")
     with _input_errors():
-        return cb.losses.named(name.value, tau=tau, delta=delta)
+        return cb.losses.from_name(name.value, tau=tau, delta=delta)
 
 
 @contextmanager

@@ -548,7 +548,7 @@ class GibbsRegressor(Regressor):
         if isinstance(self.loss, LinearLoss):
             return self.loss
         if isinstance(self.loss, str):
-            return losses.named(self.loss, delta=self._default_delta)
+            return losses.from_name(self.loss, delta=self._default_delta)
         if not callable(self.loss):
             raise TypeError(
                 f"loss must be one of calibayes.losses, its name, or a function rho(prediction, y); got {self.loss!r}."

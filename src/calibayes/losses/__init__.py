@@ -47,7 +47,7 @@ __all__ = [
     "Poisson",
     "Quantile",
     "Squared",
-    "named",
+    "from_name",
     "names",
 ]
 
@@ -328,7 +328,7 @@ _NAMED: dict[str, Callable[..., LinearLoss]] = {
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of losses that `named` accepts.
+    """Return the names of losses that `from_name` accepts.
 
     Returns
     -------
@@ -343,8 +343,8 @@ def names() -> tuple[str, ...]:
     return tuple(_NAMED)
 
 
-def named(name: str, *, tau: Numbers | None = None, delta: Numbers | None = None) -> LinearLoss:
-    """Return the loss with a name.
+def from_name(name: str, *, tau: Numbers | None = None, delta: Numbers | None = None) -> LinearLoss:
+    """Return the loss with a given name.
 
     Parameters
     ----------
@@ -367,7 +367,7 @@ def named(name: str, *, tau: Numbers | None = None, delta: Numbers | None = None
     Examples
     --------
     >>> import calibayes as cb
-    >>> round(float(cb.losses.named("quantile", tau=0.9).tau), 3)
+    >>> round(float(cb.losses.from_name("quantile", tau=0.9).tau), 3)
     0.9
     """
     if not isinstance(name, str) or name not in _NAMED:

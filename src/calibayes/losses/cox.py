@@ -173,7 +173,7 @@ class Cox(CountsRisk):
         x, time, event, entry, strata = data
         return SurvivalData(*_sorted_items(x - x.mean(0), time, event, entry, strata))
 
-    def numbers_per_particle(self, data, n_stored):  # noqa: ARG002
+    def memory_per_particle(self, data, n_stored):  # noqa: ARG002
         return data.x.shape[-1] + 2 * CONFIG.block_length
 
     def __call__(self, theta, data, counts, nuisance=None):  # noqa: ARG002

@@ -72,7 +72,7 @@ class MMD(CountsRisk):
             raise ValueError(f"noise must hold finite random numbers of two or more observations; got {numbers.shape}.")
         self.noise = jnp.asarray(numbers, jax.dtypes.canonicalize_dtype(numbers.dtype))
 
-    def numbers_per_particle(self, data, n_stored):  # noqa: ARG002
+    def memory_per_particle(self, data, n_stored):  # noqa: ARG002
         return len(self.noise) * max(n_stored, len(self.noise))
 
     def __call__(self, theta, data, counts, nuisance=None):  # noqa: ARG002

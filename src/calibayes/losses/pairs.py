@@ -84,7 +84,7 @@ class Composite(CountsRisk):
     def prepare(self, data):
         return _Pairs(data, *_near(np.asarray(data[0], np.float64), self.max_distance))
 
-    def numbers_per_particle(self, data, n_stored):
+    def memory_per_particle(self, data, n_stored):
         return max(n_stored, len(data.first))
 
     def __call__(self, theta, data, counts, nuisance=None):  # noqa: ARG002

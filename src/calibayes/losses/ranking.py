@@ -77,7 +77,7 @@ class AUC(CountsRisk):
     >>> import numpy as np
     >>> import calibayes as cb
     >>> marker, y = np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1])
-    >>> cb.losses.AUC.of(marker, y)
+    >>> cb.losses.AUC.empirical(marker, y)
     0.75
     >>> model = cb.GibbsModel(cb.losses.AUC(), cb.priors.Uniform(0.0, 1.0))
     """
@@ -93,8 +93,8 @@ class AUC(CountsRisk):
         self.convex = surrogate != "sigmoid"
 
     @staticmethod
-    def of(marker: object, y: object, counts: object = None) -> float:
-        """Return the empirical area of a marker, with ties counted half.
+    def empirical(marker: object, y: object, counts: object = None) -> float:
+        """Return the area under the empirical ROC curve of a marker; a tie counts one half.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ class AUC(CountsRisk):
         centred = x - x.mean(0)
         return _Classes(centred[row_positive], centred[row_negative], row_positive, row_negative)
 
-    def numbers_per_particle(self, data, n_stored):  # noqa: ARG002
+    def memory_per_particle(self, data, n_stored):  # noqa: ARG002
         return 8 if self.surrogate == "none" else len(data.positive) * len(data.negative)
 
     def __call__(self, theta, data, counts, nuisance=None):  # noqa: ARG002

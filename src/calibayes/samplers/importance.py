@@ -121,7 +121,7 @@ def random_generator(key: PRNGKeyArray) -> np.random.Generator:
 def first_proposal(target: Target) -> Proposal:
     """Return a broad proposal around the least-squares fit to the observed data; its replicate axis has length one.
 
-    For a risk that is no sum of losses it is around the reference, with the inverse Hessian of the risk there.
+    For a risk that is not a sum of losses it is around the reference, with the inverse Hessian of the risk there.
     """
     if not target.linear:
         hessian = np.asarray(_hessian_at_reference(target), np.float64)

@@ -24,7 +24,7 @@ relative accuracy of 1 / sqrt(2 * 19), or 16%."""
 
 @light_jit
 def population_target(target: Target) -> Target:
-    """Return the target on the data, repeated once for each population."""
+    """Return `N_POPULATIONS` copies of the target given the observed data."""
     return target.select(jnp.zeros(N_POPULATIONS, int))
 
 

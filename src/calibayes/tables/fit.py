@@ -106,7 +106,7 @@ def fit(
         survival = isinstance(formula, str) and is_survival(formula)
         if survival and not (loss == "quantile" and tau is delta is positive is None):
             raise ValueError("Surv(...) ~ is Cox's model: leave out loss, tau, delta and positive.")
-        linear_loss = losses.named(loss, tau=tau, delta=delta) if not isinstance(loss, LinearLoss) else loss
+        linear_loss = losses.from_name(loss, tau=tau, delta=delta) if not isinstance(loss, LinearLoss) else loss
         file = None if hasattr(frame, "columns") else _path(frame)
         frame, weight_column = _with_weights(_as_pandas(frame) if file is None else read_table(file), weights)
         roles = Roles(cluster, weight_column, strata)
