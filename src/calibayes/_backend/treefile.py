@@ -107,7 +107,9 @@ def _parse(content: memoryview) -> tuple[dict[str, Any], list[np.ndarray]]:
     header = json.loads(bytes(content[position:end]))
     arrays = []
     for dtype_name, dims in header.pop("arrays"):
-        dtype, shape = np.dtype(_DTYPES[_DTYPES.index(dtype_name)]), _shape(dims)
+        if dtype_name not in _DTYPES:
+            raise ValueError(f"arrays of type {dtype_name!r} are not allowed.")
+        dtype, shape = np.dtype(dtype_name), _shape(dims)
         start, end = end, end + dtype.itemsize * math.prod(shape)
         arrays.append(np.frombuffer(content[start:end], dtype).reshape(shape))
     if end != len(content):
@@ -131,7 +133,7 @@ class _Flattened:
         self._known: dict[int, tuple[int, Any]] = {}
 
     def add(self, value: object) -> int:
-        """Return the number of the value's node."""
+        """Return the index of the value's node, which is added if it is new."""
         if id(value) in self._known:
             return self._known[id(value)][0]
         self.nodes.append(self._node(value))

@@ -38,7 +38,7 @@ class Kernel(eqx.Module, Generic[Adaptation]):
 
     Attributes
     ----------
-    needs_population : bool
+    needs_particles : bool
         Class attribute. Whether the proposal is computed from the particles of a replicate, so that the kernel cannot
         move a single chain. Default: False.
     reads_data : bool
@@ -66,7 +66,7 @@ class Kernel(eqx.Module, Generic[Adaptation]):
     FixedRandomWalk(step_size=0.1)
     """
 
-    needs_population: ClassVar[bool] = False
+    needs_particles: ClassVar[bool] = False
     reads_data: ClassVar[bool] = False
 
     def check(self, target: Target) -> None:

@@ -1,4 +1,4 @@
-r"""Crank-Nicolson proposals towards a normal approximation of the particles.
+r"""Crank-Nicolson proposals that leave a normal approximation of the particles invariant.
 
 Let $\mu$ and $\Sigma = LL^\top$ be the weighted mean and covariance of the particles of a replicate, and
 $u = L^{-1}(\theta - \mu)$. The proposal $u' = \sqrt{1 - \beta^2}\,u + \beta\,\xi$ with standard normal $\xi$ leaves the
@@ -68,10 +68,10 @@ class CrankNicolsonAdaptation(NamedTuple):
 
 
 class CrankNicolson(Kernel[CrankNicolsonAdaptation]):
-    """Crank-Nicolson proposals towards the normal approximation of the particles, mixed with a random walk.
+    """Crank-Nicolson proposals, which leave the normal approximation of the particles invariant, and a random walk.
 
-    Leaves any posterior invariant, and mixes in a few moves where the posterior is close to normal. The transport
-    sampler and its audit use it to rejuvenate particles.
+    Accepted or rejected by Metropolis-Hastings; mixes in a few moves where the posterior is close to normal. The
+    transport sampler, and the check of its results by an independent sampler, use it to rejuvenate particles.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class CrankNicolson(Kernel[CrankNicolsonAdaptation]):
     CrankNicolson()
     """
 
-    needs_population: ClassVar[bool] = True
+    needs_particles: ClassVar[bool] = True
 
     target_acceptance: float = eqx.field(static=True, default=0.35)
 

@@ -45,7 +45,8 @@ class RWMH(Kernel[RWMHAdaptation]):
     target_acceptance : float
         Acceptance rate to adapt to, between 0 and 1. Default: 0.25, as in Tanaka (2024).
     as_printed : bool
-        Whether to run the update as printed in Tanaka (2024), whose sign and covariance are wrong. Default: False.
+        Whether to run the update as printed in Tanaka (2024), for comparison: the scale adapts in the wrong direction,
+        and the covariance is neither centred nor normalised. Default: False.
 
     Raises
     ------
@@ -60,7 +61,7 @@ class RWMH(Kernel[RWMHAdaptation]):
     RWMH(target_acceptance=0.3)
     """
 
-    needs_population: ClassVar[bool] = True
+    needs_particles: ClassVar[bool] = True
 
     target_acceptance: float = eqx.field(static=True, default=0.25)
     as_printed: bool = eqx.field(static=True, default=False)

@@ -178,7 +178,8 @@ class Cox(CountsRisk):
 
     def __call__(self, theta, data, counts, nuisance=None):  # noqa: ARG002
         item_counts = counts[data.row]
-        # Short linear predictors are sums over columns, which are part of the pass over the particles.
+        # With few parameters the linear predictor is written out term by term, so that XLA computes it within the loop
+        # over particles instead of storing it.
         thetas = [theta[k] for k in range(len(theta))] if len(theta) <= CONFIG.max_unrolled_dim else theta
 
         def add_block(sums: _Sums, scanned: tuple[SurvivalData, Array]) -> tuple[_Sums, None]:
@@ -190,7 +191,7 @@ class Cox(CountsRisk):
         return end.risk[0] + (end.risk[1] - _linear_part(theta, data, item_counts))
 
     def differentiable(self, theta, data, counts, nuisance=None):  # noqa: ARG002
-        # By sums over all observations at a time.
+        # The same risk by cumulative sums over all observations, without the scan, which is slow to differentiate.
         of_items = counts[data.row]
         flatten = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])
         linear, counts = _linear_part(theta, data, of_items), flatten(of_items)
@@ -202,7 +203,7 @@ class Cox(CountsRisk):
         hazard = counts * jnp.exp(exponent)
         total, at_risk = (_sums_since_start(data.same_stratum, data.sign * values) for values in (hazard, counts))
         event_hazard, n_events = (_sums_of_groups(data.same_time, data.event * values) for values in (hazard, counts))
-        # The difference of cumulative sums may round to less than one of its terms.
+        # By rounding, the total of a risk set can come out below the hazard of its own events.
         total = jnp.maximum(total, event_hazard)
         evaluated = data.is_last & (n_events > 0)
         sums = (total, event_hazard, n_events, at_risk)

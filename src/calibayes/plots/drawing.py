@@ -94,10 +94,10 @@ def fitted_label(loss: LinearLoss) -> str:
     return names.get(type(loss), "fit")
 
 
-def response_label(result: Result, classes: bool) -> str:
-    """Return the name of the response; for classes that of the score, with the labels of the classes."""
+def response_label(result: Result, is_classifier: bool) -> str:
+    """Return the name of the response, or, for a classifier, that of its score with the labels of the classes."""
     target = result.settings.get("target") or "y"
-    if not classes:
+    if not is_classifier:
         return str(target)
     labels = result.settings.get("classes") or ["−1", "1"]
     return f"score of {target} ({labels[0]} at −1, {labels[1]} at 1)"

@@ -92,7 +92,7 @@ class MCMC(Sampler[MCMCState]):
             raise TypeError(f"kernel must be an instance of a calibayes.kernels.Kernel; got {self.kernel!r}.")
         integer("n_draws", self.n_draws, 1)
         integer("n_warmup", self.n_warmup, 0)
-        if self.kernel.needs_population:
+        if self.kernel.needs_particles:
             name = type(self.kernel).__name__
             raise TypeError(f"kernel {name} learns from a population of particles; for a chain use kernels.RAM().")
 
