@@ -92,7 +92,8 @@ def short(cells: Sequence[Cell]) -> str:
     others = min(column.number for cell in chosen for name, column in cell.columns.items() if name in (HC3, RANK))
     return f"""Head to head, 95% intervals for a slope: mean coverage in percent (SE) at N 50 and N 100 over five
 designs with independent observations. calibayes was run on {number} data sets of each design, other
-software on at least {others:,}. `eta 1` is the posterior without calibration; its width depends on the scale of the loss.
+software on at least {others:,}. `eta 1` is the posterior without calibration; its width depends on the scale of
+the loss.
 
 - Least squares: {squares}.
 - Median regression: {medians}.
