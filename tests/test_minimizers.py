@@ -78,6 +78,18 @@ def test_minimizers_of_a_function_without_a_derivative_have_not_converged(smooth
         np.testing.assert_allclose(ours, fits, atol=5e-3 / np.sqrt(N))
 
 
+def test_minimizers_of_a_risk_without_a_finite_gradient_have_not_converged():
+    """The derivative of the square root at zero is infinite, times zero."""
+    y = X.sum(1) + np.random.default_rng(6).normal(size=N)
+
+    def risk(theta, data, counts):
+        x, y = data
+        return 0.5 * counts @ (y - x @ theta) ** 2 + jnp.sqrt(0 * theta[0])
+
+    _, converged = regression_minimizers(cb.GibbsModel.from_risk(risk, PRIOR, dim=K), y, np.ones(K))
+    assert not converged.any()
+
+
 def bounded_location(n=30, shift=-0.12):
     """Return y with mean `shift` for a mean bounded to (0, 5), the target, and its draws at a learning rate of one."""
     y = np.random.default_rng(0).normal(size=n)

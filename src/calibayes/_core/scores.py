@@ -135,7 +135,7 @@ def cluster_score_products(
 
 @jit
 def score_sums(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> Float[Array, "K B"]:
-    """Return the gradients of the risk of every replicate.
+    """Return the gradients of the risk of every replicate. That of a risk that is not a sum may be NaN.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def score_sums(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> Float
     loss = target.loss
     if isinstance(loss, CountsRisk):
         risk = lambda point, *args: loss.differentiable(point, target.data, *args).astype(point.dtype)
-        return _finite(map_replicates(jax.grad(risk), jnp.asarray(theta), target.counts_data).T)
+        return map_replicates(jax.grad(risk), jnp.asarray(theta), target.counts_data).T
     gradients_of = jax.vmap(_gradients(target), (None, 1))
 
     def on_device(theta, data, counts):

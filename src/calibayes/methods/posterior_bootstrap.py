@@ -112,7 +112,7 @@ def _describe(n_lost: int, n_beyond: int, n_replicates: int, level: float) -> tu
     """Return findings about minimizers that were not found, or that are beyond the bounds of the prior."""
     lost = (
         f"The minimizers of {n_lost:,} of {n_replicates:,} replicates were not found: the last step was longer than "
-        f"{CONFIG.max_last_step:g} posterior standard deviations. The loss may have no derivative there."
+        f"{CONFIG.max_last_step:g} posterior standard deviations, or not finite. The loss may have no derivative there."
     )
     beyond = (
         f"The risk of {n_beyond:,} of {n_replicates:,} replicates is smallest on or beyond a bound of the prior, where "
@@ -147,9 +147,11 @@ def minimizers(target: Target, particles: Particles, eta: float) -> Minimizers:
         else:
             gradients = np.asarray(score_sums(target, host_array(theta)), np.float64)
             directions = -np.einsum("bkj,jb->kb", eta * covariances, gradients)
+        found = np.isfinite(directions).all(0)
+        directions = np.where(found, directions, 0.0)
         lengths = np.asarray(_best_length(target, host_array(theta), host_array(directions)), np.float64)
         theta = theta + lengths * directions
-        longest = (np.abs(directions) / scale).max(0)
+        longest = np.where(found, (np.abs(directions) / scale).max(0), np.inf)
         if (longest <= CONFIG.tolerance).all():
             break
     return Minimizers(theta, (longest <= CONFIG.max_last_step) | target.linear)
