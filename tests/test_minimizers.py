@@ -90,6 +90,26 @@ def test_minimizers_of_a_risk_without_a_finite_gradient_have_not_converged():
     assert not converged.any()
 
 
+def test_minimizers_of_a_concave_loss_of_a_linear_prediction_have_not_converged():
+    model = cb.GibbsModel(cb.losses.Linear(lambda prediction, y: -jnp.abs(y - prediction)), PRIOR)
+    assert not regression_minimizers(model, X.sum(1), np.ones(K))[1].any()
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_posterior_bootstrap_needs_a_derivative(linear):
+    """The derivative of a 0-1 loss is zero."""
+    outside = lambda prediction, y: jnp.where(jnp.abs(y - prediction) > 1.0, 1.0, 0.0)
+    loss = cb.losses.Linear(outside) if linear else lambda theta, datum: outside(datum[0] @ theta, datum[1])
+    y = X.sum(1) + np.random.default_rng(6).normal(size=N)
+    target = make_target(cb.GibbsModel(loss, PRIOR, dim=K), (X, y), COUNTS, K)
+    particles = particles_around(target, np.ones(K), 3 / N * np.eye(K))
+    on_data = evaluate(target.replicate(0), particles.theta[:, :1])
+    draws = DrawsOnData(target, (Draws(on_data, 1.0),), None, key=jax.random.key(0))
+    iterate = SimpleNamespace(state=SimpleNamespace(particles=particles), sampled_eta=1.0)
+    with pytest.raises(ValueError, match='method "posterior-bootstrap" needs a loss with a derivative'):
+        cb.methods.PosteriorBootstrap().draw(SimpleNamespace(target=target, level=0.95), iterate, draws)
+
+
 def bounded_location(n=30, shift=-0.12):
     """Return y with mean `shift` for a mean bounded to (0, 5), the target, and its draws at a learning rate of one."""
     y = np.random.default_rng(0).normal(size=n)
