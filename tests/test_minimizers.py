@@ -11,6 +11,7 @@ from scipy.optimize import linprog
 
 import calibayes as cb
 from calibayes._core.target import evaluate, make_target
+from calibayes.methods import q_posterior
 from calibayes.methods.moments import Draws, DrawsOnData
 from calibayes.methods.posterior_bootstrap import minimizers
 
@@ -137,6 +138,17 @@ def test_q_posterior_at_a_bound_is_a_truncated_normal_distribution():
     expected = stats.truncnorm(-mean / sd, (5 - mean) / sd, mean, sd).ppf([0.1, 0.5, 0.9, 0.975])
     assert theta.min() > 0
     np.testing.assert_allclose(np.quantile(theta, [0.1, 0.5, 0.9, 0.975]), expected, atol=0.12 * sd)
+
+
+def test_q_posterior_is_zero_where_the_risk_is_infinite():
+    """The gradients are finite there: those of the squared error of the mean, which must be positive."""
+    y = np.random.default_rng(0).normal(size=30)
+    bound = lambda theta: jax.lax.stop_gradient(jnp.where(theta[0] > 0, 0.0, jnp.inf))
+    model = cb.GibbsModel(lambda theta, y: 0.5 * (y - theta[0]) ** 2 + bound(theta), PRIOR, dim=1)
+    target = make_target(model, y, np.ones((1, 30)), 1)
+    values = q_posterior._log_density(target, np.array([[0.1], [-0.1]]), None)
+    assert np.isfinite(values[0])
+    assert values[1] == -np.inf
 
 
 @pytest.mark.parametrize(("shift", "severities"), [(-0.12, [cb.Severity.ERROR]), (1.0, [])])

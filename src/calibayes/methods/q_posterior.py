@@ -157,14 +157,17 @@ def _sample(
 def _log_density(
     target: Target, theta: Float[np.ndarray, "M K"], bootstrap: Bootstrap | None
 ) -> Float[np.ndarray, " M"]:
-    """Return the logarithm of the density of the Q-posterior, up to a constant; minus infinity beyond the bounds."""
+    """Return the logarithm of the density of the Q-posterior, up to a constant.
+
+    It is minus infinity beyond the bounds of the prior, and where the risk is not finite.
+    """
     n, weights = int(target.counts.n), host_weights(target)
     points = host_array(theta.T)
     z = unconstrained(target, points)
     inside = np.isfinite(z).all(0)
     evaluated = target.constrained(as_particles_on_data(target, np.where(inside, z, 0)))
     log_prior = np.asarray(evaluated.log_prior, np.float64)[0]
-    inside &= np.isfinite(log_prior)
+    inside &= np.isfinite(log_prior) & np.isfinite(np.asarray(evaluated.risk)[0])
     values = np.full(len(theta), -np.inf)
     size = max(1, CONFIG.max_scores // (n * theta.shape[1]))
     chosen = np.flatnonzero(inside)
