@@ -30,6 +30,7 @@ from calibayes._core.status import Diagnostic
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Cluster
 from calibayes.methods.base import PlugInMethod
+from calibayes.methods.holmes_walker import is_log_likelihood
 from calibayes.methods.moments import DrawsOnData, LearningRate, unresolved
 from calibayes.samplers.initial import init_at_prior
 from calibayes.samplers.mixing import temper_to
@@ -70,7 +71,9 @@ class SafeBayes(PlugInMethod):
     there are observations (at most 500), often more than `"gpc"`. The sum depends on the order of the observations,
     and on the prior: with a diffuse prior the first predictions dominate it and are noisy. Observations must be
     independent, so that it is not available for `bootstrap.Cluster` and `bootstrap.Block`. All intervals are at the
-    same learning rate. `result.eta_se` is the difference between two halves of the particles.
+    same learning rate. `result.eta_se` is half the difference between the learning rates of two halves of the
+    particles; the distance between learning rates of the grid is not included. If the loss is not a log-likelihood, an
+    optimum at either end of the grid is reported, because a learning rate of one then has no special meaning.
 
     References
     ----------
@@ -116,7 +119,8 @@ class SafeBayes(PlugInMethod):
             raise ValueError('method "safe-bayes" starts from draws of the prior, which needs a method sample.')
 
     def learning_rate(self, draws, vector):  # noqa: ARG002
-        return _best_of(self.grid, self.predictive_losses(draws))
+        is_likelihood = is_log_likelihood(draws.target.loss)
+        return _best_of(self.grid, self.predictive_losses(draws), is_likelihood)
 
     def predictive_losses(self, draws: DrawsOnData) -> Float[np.ndarray, "2 G"]:
         """Return the sum of the losses of the next observations at each learning rate, by each half of the particles.
@@ -140,8 +144,10 @@ class SafeBayes(PlugInMethod):
         return _predictive_losses(fold_key(draws.key, _STREAM), target, lengths, self.grid, self.variant == "I-log")
 
 
-def _best_of(grid: tuple[float, ...], halves: Float[np.ndarray, "2 G"]) -> LearningRate:
+def _best_of(grid: tuple[float, ...], halves: Float[np.ndarray, "2 G"], is_likelihood: bool) -> LearningRate:
     """Return the learning rate with the smallest sum of predictive losses, from those of two halves of the particles.
+
+    An optimum at an end of the grid is reported, except at one or more if one is the learning rate of a likelihood.
 
     Raises
     ------
@@ -158,7 +164,8 @@ def _best_of(grid: tuple[float, ...], halves: Float[np.ndarray, "2 G"]) -> Learn
     best = int(np.argmin(sums))
     noise, spread = np.ptp(halves[0, finite] - halves[1, finite]), np.ptp(sums[finite])
     findings: tuple[Diagnostic, ...] = ()
-    if best == 0 or (best == len(grid) - 1 and grid[-1] < 1):
+    at_likelihood = is_likelihood and grid[best] >= 1
+    if best == 0 or (best == len(grid) - 1 and not at_likelihood):
         findings = unresolved(
             f"The predictions are best at an end of the grid, from {grid[0]:.3g} to {grid[-1]:.3g}. Extend grid=."
         )
