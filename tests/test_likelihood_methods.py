@@ -34,7 +34,7 @@ def sequential_losses(at_mean):
     sums = []
     for eta in GRID:
         total = 0.0
-        for i in range(N):
+        for i in range(1, N):
             variance = 1 / (1 / TAU**2 + eta * i)
             mean = variance * eta * Y[:i].sum()
             total += 0.5 * (Y[i] - mean) ** 2 + (0 if at_mean else 0.5 * variance)
@@ -44,7 +44,7 @@ def sequential_losses(at_mean):
 
 @pytest.mark.parametrize("variant", ["R-log", "I-log"])
 def test_safe_bayes_is_the_best_sequential_prediction(comparison, variant):
-    """Losses of 1,000 particles: the error of the first prediction, from the prior, is the largest."""
+    """Losses of 1,000 particles: the error of the first prediction, from one observation, is the largest."""
     method = cb.methods.SafeBayes(variant, GRID)
     result = comparison[cb.methods.label(method)]
     expected = sequential_losses(variant == "I-log")

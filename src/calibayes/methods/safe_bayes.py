@@ -3,9 +3,10 @@ r"""SafeBayes: the learning rate whose posterior predicts the next observation b
 For every learning rate of a grid, the posterior $\pi_\eta(\theta \mid z_1, \dots, z_i)$ of the first i observations is
 evaluated on the next one. R-log-SafeBayes adds up the posterior expectations of the loss,
 
-$$ S(\eta) = \sum_{i=0}^{n-1} \mathrm{E}_{\pi_\eta(\cdot \mid z_1, \dots, z_i)}\,r_{i+1}(\theta), $$
+$$ S(\eta) = \sum_{i=1}^{n-1} \mathrm{E}_{\pi_\eta(\cdot \mid z_1, \dots, z_i)}\,r_{i+1}(\theta), $$
 
-and I-log-SafeBayes the losses at the posterior means. The learning rate minimizes the sum.
+and I-log-SafeBayes the losses at the posterior means. The learning rate minimizes the sum. The prediction of the first
+observation is left out: it is that of the prior, whatever the learning rate.
 
 The posteriors of all prefixes of the data are replicates whose counts are one for the first observations and zero for
 the others. One tempering from the prior visits the learning rates of the grid in turn, for all prefixes together.
@@ -140,7 +141,7 @@ class SafeBayes(PlugInMethod):
         if target.mesh is not None:
             raise ValueError('method "safe-bayes" needs a single device.')
         n = int(target.counts.n)
-        lengths = np.unique(np.linspace(0, n - 1, min(n, CONFIG.max_prefixes)).round().astype(int))
+        lengths = np.unique(np.linspace(1, n - 1, min(n - 1, CONFIG.max_prefixes)).round().astype(int))
         return _predictive_losses(fold_key(draws.key, _STREAM), target, lengths, self.grid, self.variant == "I-log")
 
 
@@ -193,7 +194,7 @@ def _predictive_losses(
         keys = replicate_keys(fold_key(temper_key, k), prefixes.n_replicates)
         state = temper_to(keys, prefixes, state, eta)
         values = np.asarray(_next_losses(prefixes, state.particles, jnp.asarray(following), at_mean), np.float64)
-        sums.append(np.where(np.isnan(values), np.inf, values)[:, 1:].sum(1) * (n / len(lengths)))
+        sums.append(np.where(np.isnan(values), np.inf, values)[:, 1:].sum(1) * ((n - 1) / len(lengths)))
     return np.array(sums).T
 
 
