@@ -46,6 +46,14 @@ def risk_function(risk, data, dtype):
     return lambda theta, counts: risk(jnp.asarray(theta, dtype), prepared, jnp.asarray(counts, dtype)), prepared
 
 
+def test_times_may_be_unsigned_integers():
+    x, time, event, entry, _ = make_data(True, False)
+    value_at = lambda dtype: risk_function(
+        cb.losses.Cox(), (x, (2 * time).astype(dtype), event, (2 * entry).astype(dtype)), np.float32
+    )[0](np.ones(K), np.ones(N))
+    np.testing.assert_allclose(value_at(np.uint16), value_at(np.float64), rtol=1e-6)
+
+
 @pytest.mark.parametrize("ties", ["efron", "breslow"])
 @pytest.mark.parametrize(("truncated", "stratified"), [(False, False), (True, True)])
 def test_risk_is_that_of_repeated_rows(ties, truncated, stratified):

@@ -164,7 +164,9 @@ class Cox(CountsRisk):
             late = int((~((entry >= 0) & (entry < time))).sum())
             raise ValueError(f"entry must be at least 0 and before time; in {late} rows it is not.")
         labels = None if strata is None else np.unique(strata, return_inverse=True)[1]
-        return x, time, event.astype(np.float64), entry, labels
+        # In floating point: the negative of an unsigned integer, which sorts by decreasing time, is positive.
+        time, event, entry = (None if part is None else part.astype(np.float64) for part in (time, event, entry))
+        return x, time, event, entry, labels
 
     def n_parameters(self, data):
         return data[0].shape[1]
