@@ -16,6 +16,7 @@ from jaxtyping import Float
 
 from calibayes._backend.distributed import processes_out_of_sync
 from calibayes._backend.rng import fold_key
+from calibayes._core.loss import CountsRisk
 from calibayes._core.status import ABOUT_THE_SEARCH, Code, Diagnostic, Severity, Status
 from calibayes._core.weights import Weights
 from calibayes.bootstrap import Bootstrap
@@ -65,6 +66,8 @@ class Method(eqx.Module):
     """
 
     name: ClassVar[str]
+    uses_sandwich: ClassVar[bool] = False
+    """Whether the learning rate or the draws depend on the sandwich covariance."""
 
     def check(self, model: GibbsModel, bootstrap: Bootstrap | None, shape: str | None, weights: Weights | None) -> None:
         """Raise an error if the method cannot be used with the other arguments, before anything is compiled.
@@ -187,6 +190,7 @@ class PlugInMethod(Method):
 
     uses_moments: ClassVar[bool] = True
     """Whether the learning rate depends on the moments, so that draws must be near the matching learning rate."""
+    uses_sandwich: ClassVar[bool] = True
     is_global: ClassVar[bool] = False
     """Whether the learning rate depends on neither the level nor the sets, so that further questions keep it."""
 
@@ -266,6 +270,19 @@ class PlugInMethod(Method):
         if self.is_global:
             return [_rate_of(iterate)] * len(vectors)
         return [self.learning_rate(draws, vector) for vector in vectors]
+
+
+def describe_host_nuisance(loss: object, method: Method, has_sandwich_shape: bool) -> tuple[Diagnostic, ...]:
+    """Return a finding if a sandwich covariance is used that leaves out nuisance parameters fitted on the host."""
+    used_by = f'method "{method.name}"' if method.uses_sandwich else 'shape="sandwich"' if has_sandwich_shape else ""
+    if not used_by or not isinstance(loss, CountsRisk) or not loss.nuisance_on_host:
+        return ()
+    message = (
+        f"The sandwich covariance that {used_by} uses leaves out the error of the nuisance parameters, because "
+        "nuisance_on_host=True. That is valid only if the risk is that of an orthogonal score, such as those of "
+        'calibayes.causal. Otherwise use method="gpc" without shape=, or write the nuisance with jax.numpy.'
+    )
+    return (Diagnostic(Code.NOT_RESOLVED, Severity.WARNING, 0, message),)
 
 
 def draws_on_data(problem: CoverageProblem, iterate: Iterate | None = None) -> DrawsOnData:

@@ -91,6 +91,7 @@ class HolmesWalker(PlugInMethod):
 
     name: ClassVar[str] = "holmes-walker"
     uses_moments: ClassVar[bool] = False
+    uses_sandwich: ClassVar[bool] = False
     is_global: ClassVar[bool] = True
     simulate: Callable[..., Any] | None
 

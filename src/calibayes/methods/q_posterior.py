@@ -92,6 +92,7 @@ class QPosterior(DrawsMethod):
     """
 
     name: ClassVar[str] = "q-posterior"
+    uses_sandwich: ClassVar[bool] = True
 
     def draw(self, problem, iterate, draws):  # noqa: ARG002
         target = problem.target

@@ -91,6 +91,7 @@ class SafeBayes(PlugInMethod):
 
     name: ClassVar[str] = "safe-bayes"
     uses_moments: ClassVar[bool] = False
+    uses_sandwich: ClassVar[bool] = False
     is_global: ClassVar[bool] = True
     variant: str = eqx.field(static=True)
     grid: tuple[float, ...] = eqx.field(static=True)
