@@ -140,6 +140,20 @@ def test_q_posterior_at_a_bound_is_a_truncated_normal_distribution():
     np.testing.assert_allclose(np.quantile(theta, [0.1, 0.5, 0.9, 0.975]), expected, atol=0.12 * sd)
 
 
+def test_q_posterior_is_centred_at_the_minimizer_of_a_risk_that_is_not_proportional_to_the_counts():
+    """J does not depend on the location, so that the density is symmetric around the minimizer."""
+    n, y = 30, np.random.default_rng(0).normal(size=30)
+
+    def risk(theta, data, counts):
+        return 0.5 * counts @ (data - theta[0]) ** 2 + 3 * theta[0] * jnp.log(counts.sum())
+
+    target = make_target(cb.GibbsModel.from_risk(risk, PRIOR, dim=1), y, np.ones((1, n)), 1)
+    minimizer = y.mean() - 3 * np.log(n) / n
+    below, at, above = q_posterior._log_density(target, minimizer + np.array([[-0.2], [0.0], [0.2]]), None)
+    assert at - below == pytest.approx(0.5 * (0.2 * n) ** 2 / (n * y.var()), rel=1e-3)
+    assert above == pytest.approx(below, rel=1e-3)
+
+
 def test_q_posterior_is_zero_where_the_risk_is_infinite():
     """The gradients are finite there: those of the squared error of the mean, which must be positive."""
     y = np.random.default_rng(0).normal(size=30)

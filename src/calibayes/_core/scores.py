@@ -163,6 +163,26 @@ def score_sums(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> Float
 
 
 @jit
+def data_gradients(target: Target, theta: Float[Array | np.ndarray, "K S"]) -> Float[Array, "S K"]:
+    """Return the gradient of a risk that is not a sum, on the data, at several parameters. It may be NaN.
+
+    It is the sum of the scores times the counts only if the risk is proportional to the counts.
+
+    Parameters
+    ----------
+    target : Target
+        Posteriors of all replicates: model, data and counts.
+    theta : Array of shape (K, S)
+        Parameters.
+    """
+    loss = target.loss
+    assert isinstance(loss, CountsRisk)
+    row, nuisance = jax.tree.map(lambda leaf: leaf[0], target.select(jnp.zeros(1, int)).counts_data.rows())
+    risk = lambda point: loss.differentiable(point, target.data, row, nuisance).astype(point.dtype)
+    return jax.lax.map(jax.grad(risk), jnp.asarray(theta).T)
+
+
+@jit
 def observation_scores(target: Target, theta: Float[Array | np.ndarray, "K S"]) -> Float[Array, "S N K"]:
     """Return the gradient of every loss on the data at several parameters, without weights. Padding is included.
 
