@@ -210,6 +210,8 @@ def calibrate(
     sampler = _as_sampler(sampler)
     size = sampler.size_for(model, observations.dim)
     observation_weights = check_weights(weights, observations.n)
+    if isinstance(model.loss, CountsRisk) and observation_weights is not None:
+        model.loss.check_weights(observation_weights.repeats)
     replicates = check_bootstrap(
         bootstrap, observations.n, sampler.default_replicates, observation_weights, in_parts=in_parts
     )

@@ -162,6 +162,14 @@ def test_invalid_data_are_an_error(change, message):
         cb.calibrate(cb.GibbsModel(cb.losses.Cox(), cb.priors.Normal()), tuple(data), progress=False)
 
 
+def test_survey_weights_need_ties_of_breslow():
+    model = cb.GibbsModel(cb.losses.Cox(), cb.priors.Normal(scale=10.0))
+    with pytest.raises(ValueError, match=r'weights that are not integers.*Use ties="breslow"'):
+        cb.calibrate(model, REMISSION, weights=np.full(42, 2.5), progress=False)
+    cb.losses.Cox().check_weights(repeats=True)
+    cb.losses.Cox("breslow").check_weights(repeats=False)
+
+
 def test_calibration_has_robust_intervals():
     """About those of lifelines. The bootstrap of 42 patients is wider than the sandwich, by up to a third."""
     model = cb.GibbsModel(cb.losses.Cox("breslow"), cb.priors.Normal(scale=10.0))

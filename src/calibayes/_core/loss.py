@@ -219,6 +219,20 @@ class CountsRisk(eqx.Module):
         """
         return data
 
+    def check_weights(self, repeats: bool) -> None:
+        """Raise an error if observations cannot have weights of a kind.
+
+        Parameters
+        ----------
+        repeats : bool
+            Whether the weights are integers, numbers of repetitions. Others are survey weights.
+
+        Raises
+        ------
+        ValueError
+            If the risk is not defined for them.
+        """
+
     def check_counts(self, data: PyTree[np.ndarray], counts: Float[np.ndarray, "B N"]) -> None:
         """Raise an error if the risk is not defined for the counts of too many replicates.
 
