@@ -177,10 +177,10 @@ def test_sandwich_without_the_nuisance_parameters_is_a_warning():
         for on_host in (True, False)
     ]
     chosen = ["gpc", "bayesbag", cb.methods.Fixed(1.0), "matching", "gpc-studentized", "gpc-double", "q-posterior"]
-    found = [describe_host_nuisance(risks[0], as_method(method), False) for method in chosen]
-    assert [len(findings) for findings in found] == [0, 0, 0, 1, 1, 1, 1]
-    assert found[3][0].severity is cb.Severity.WARNING
-    assert "orthogonal score" in found[3][0].message
+    findings = [describe_host_nuisance(risks[0], as_method(method), False) for method in chosen]
+    assert [len(of_method) for of_method in findings] == [0, 0, 0, 1, 1, 1, 1]
+    assert findings[3][0].severity is cb.Severity.WARNING
+    assert "orthogonal score" in findings[3][0].message
     assert len(describe_host_nuisance(risks[0], as_method("gpc"), True)) == 1
     assert not describe_host_nuisance(risks[1], as_method("matching"), True)
 

@@ -63,8 +63,8 @@ class AUC(CountsRisk):
     -----
     Data are `(marker, y)` or `(X, y)` without an intercept, with labels y of -1 and 1, or of 0 and 1. The risks are no
     sums over observations, but over pairs. With surrogates an evaluation takes a time proportional to the number of
-    pairs of the two classes. The risk of a replicate with observations of one class only is zero. If these are more than
-    1% of the replicates, `calibrate` raises an error: use `bootstrap.Stratified` with the labels as strata.
+    pairs of the two classes. The risk of a replicate with observations of one class only is zero. If more than 1% of
+    the replicates are such, `calibrate` raises an error: use `bootstrap.Stratified` with the labels as strata.
 
     References
     ----------
@@ -217,5 +217,6 @@ def _positive(total: Float[Array, ""]) -> Float[Array, ""]:
 
 
 def _has_one_class(is_positive: Bool[np.ndarray, " N"], counts: Float[np.ndarray, "B N"]) -> Bool[np.ndarray, " B"]:
-    """Return which rows of counts are zero for all observations of a class."""
-    return ~((counts[:, is_positive] > 0).any(1) & (counts[:, ~is_positive] > 0).any(1))
+    """Return for which replicates the counts of all observations of a class are zero."""
+    positive, negative = counts[:, is_positive] > 0, counts[:, ~is_positive] > 0
+    return ~np.logical_and(positive.any(1), negative.any(1))

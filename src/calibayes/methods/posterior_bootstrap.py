@@ -51,7 +51,8 @@ class PosteriorBootstrapConfig:
     """The iteration ends when no parameter would move by more than this, in posterior standard deviations."""
     max_last_step: float = 0.05
     """Last step, likewise, from which on a minimizer counts as not found, for losses that are not known to be a convex
-    function of a linear prediction. An independent error of 0.05 standard deviations in each draw adds 0.3% to their variance."""
+    function of a linear prediction. An independent error of 0.05 standard deviations in each draw adds 0.3% to their
+    variance."""
 
 
 CONFIG = PosteriorBootstrapConfig()
@@ -151,11 +152,11 @@ def minimizers(target: Target, particles: Particles, eta: float) -> Minimizers:
         else:
             gradients = np.asarray(score_sums(target, host_array(theta)), np.float64)
             directions = -np.einsum("bkj,jb->kb", eta * covariances, gradients)
-        found = np.isfinite(directions).all(0)
-        directions = np.where(found, directions, 0.0)
+        is_finite = np.isfinite(directions).all(0)
+        directions = np.where(is_finite, directions, 0.0)
         lengths = np.asarray(_best_length(target, host_array(theta), host_array(directions)), np.float64)
         theta = theta + lengths * directions
-        longest = np.where(found, (np.abs(directions) / scale).max(0), np.inf)
+        longest = np.where(is_finite, (np.abs(directions) / scale).max(0), np.inf)
         if (longest <= CONFIG.tolerance).all():
             break
     return Minimizers(theta, (longest <= CONFIG.max_last_step) | _is_convex_and_linear(target))
