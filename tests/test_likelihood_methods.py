@@ -1,5 +1,7 @@
 """Methods for log-likelihoods, on a normal location model with a conjugate prior and errors that are too wide."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,7 +34,7 @@ def sequential_losses(at_mean):
     sums = []
     for eta in GRID:
         total = 0.0
-        for i in range(N):
+        for i in range(1, N):
             variance = 1 / (1 / TAU**2 + eta * i)
             mean = variance * eta * Y[:i].sum()
             total += 0.5 * (Y[i] - mean) ** 2 + (0 if at_mean else 0.5 * variance)
@@ -42,7 +44,7 @@ def sequential_losses(at_mean):
 
 @pytest.mark.parametrize("variant", ["R-log", "I-log"])
 def test_safe_bayes_is_the_best_sequential_prediction(comparison, variant):
-    """Losses of 1,000 particles: the error of the first prediction, from the prior, is the largest."""
+    """Losses of 1,000 particles: the error of the first prediction, from one observation, is the largest."""
     method = cb.methods.SafeBayes(variant, GRID)
     result = comparison[cb.methods.label(method)]
     expected = sequential_losses(variant == "I-log")
@@ -152,10 +154,14 @@ def test_invalid_parameters_raise():
 
 
 class KnownLosses(cb.methods.SafeBayes):
-    """The sums of predictive losses are passed in place of the draws."""
+    """The sums of predictive losses are passed with the draws."""
 
     def predictive_losses(self, draws):
-        return np.asarray(draws, float)
+        return np.asarray(draws.halves, float)
+
+
+def draws_with(halves, loss=MODEL.loss):
+    return SimpleNamespace(halves=halves, target=SimpleNamespace(loss=loss))
 
 
 @pytest.mark.parametrize(
@@ -171,10 +177,23 @@ class KnownLosses(cb.methods.SafeBayes):
 )
 def test_safe_bayes_reports_a_learning_rate_that_its_sums_do_not_determine(grid, halves, eta, codes):
     """At an end of the grid, other than one, or where the halves differ by more than the learning rates."""
-    rate = KnownLosses(grid=grid).learning_rate(halves, None)
+    rate = KnownLosses(grid=grid).learning_rate(draws_with(halves), None)
     assert (rate.eta, [finding.code for finding in rate.findings]) == (eta, codes)
+
+
+@pytest.mark.parametrize(
+    ("loss", "codes"),
+    [
+        (cb.losses.Absolute(), [cb.Code.NOT_RESOLVED]),
+        (cb.GibbsModel(lambda theta, datum: theta[0], PRIOR, dim=1).loss, [cb.Code.NOT_RESOLVED]),
+        (cb.GibbsModel.from_log_likelihood(lambda theta, datum: theta[0], PRIOR, dim=1).loss, []),
+    ],
+)
+def test_safe_bayes_reports_one_at_the_end_of_the_grid_unless_the_loss_is_a_log_likelihood(loss, codes):
+    rate = KnownLosses().learning_rate(draws_with(np.tile(np.arange(13.0, 0.0, -1.0), (2, 1)), loss), None)
+    assert (rate.eta, [finding.code for finding in rate.findings]) == (1.0, codes)
 
 
 def test_safe_bayes_needs_a_finite_predictive_loss():
     with pytest.raises(ValueError, match="infinite at every learning rate"):
-        KnownLosses(grid=GRID).learning_rate(np.full((2, 4), np.inf), None)
+        KnownLosses(grid=GRID).learning_rate(draws_with(np.full((2, 4), np.inf)), None)

@@ -7,7 +7,8 @@ from scipy import stats
 
 import calibayes as cb
 from calibayes.compare import compare_with
-from calibayes.methods import label
+from calibayes.methods import as_method, label
+from calibayes.methods.base import describe_host_nuisance
 from calibayes.methods.moments import LearningRate, sum_of_outer_products, unresolved
 from calibayes.methods.shape import require_near_normal
 from calibayes.methods.studentized import chi_squared_quantile
@@ -156,12 +157,44 @@ def test_method_that_fails_is_reported_in_the_table():
     """Blocks have no studentized calibration."""
     bootstrap = cb.bootstrap.Block(B, length=4)
     options = {"bootstrap": bootstrap, "sampler": cb.Transport(n_particles=M), "progress": False}
-    comparison = cb.compare(MODEL, DATA, ["matching", "gpc-studentized"], **options)
-    assert comparison.to_frame().loc["gpc-studentized", "status"] == "FAILED"
+    comparison = cb.compare(MODEL, DATA, ["gpc-studentized", "matching", "safe-bayes"], **options)
+    # Also if it is the first one.
+    assert list(comparison.to_frame()["status"]) == ["FAILED", "COMPUTED", "FAILED"]
     with pytest.raises(ValueError, match=r"bootstrap\.Block"):
         comparison["gpc-studentized"]
     with pytest.raises(ValueError, match=r"bootstrap\.Block"):
         calibrate(method="gpc-studentized", bootstrap=bootstrap)
+    with pytest.raises(ValueError, match=r"bootstrap\.Block"):
+        cb.compare(MODEL, DATA, ["gpc-studentized", "safe-bayes"], **options)
+
+
+def test_sandwich_without_the_nuisance_parameters_is_a_warning():
+    """Those that are fitted on the host are not differentiated."""
+    centred = lambda theta, data, counts, mean: 0.5 * counts @ (data - mean - theta[0]) ** 2
+    mean = lambda data, counts: jax.numpy.asarray(np.average(np.asarray(data), weights=np.asarray(counts)))
+    risks = [
+        cb.GibbsModel.from_risk(centred, MODEL.prior, dim=1, nuisance=mean, nuisance_on_host=on_host).loss
+        for on_host in (True, False)
+    ]
+    chosen = ["gpc", "bayesbag", cb.methods.Fixed(1.0), "matching", "gpc-studentized", "gpc-double", "q-posterior"]
+    findings = [describe_host_nuisance(risks[0], as_method(method), False) for method in chosen]
+    assert [len(of_method) for of_method in findings] == [0, 0, 0, 1, 1, 1, 1]
+    assert findings[3][0].severity is cb.Severity.WARNING
+    assert "orthogonal score" in findings[3][0].message
+    assert len(describe_host_nuisance(risks[0], as_method("gpc"), True)) == 1
+    assert not describe_host_nuisance(risks[1], as_method("matching"), True)
+
+
+def test_result_with_nuisance_parameters_on_the_host_has_the_warning():
+    centred = lambda theta, data, counts, mean: 0.5 * counts @ (data - 0.0 * mean - theta[0]) ** 2
+    mean = lambda data, counts: jax.numpy.asarray(np.average(np.asarray(data), weights=np.asarray(counts)))
+    model = cb.GibbsModel.from_risk(centred, MODEL.prior, dim=1, nuisance=mean, nuisance_on_host=True)
+    result = cb.calibrate(
+        model, DATA[1], method="matching", bootstrap=50, sampler=cb.Transport(n_particles=M), progress=False
+    )
+    assert cb.Code.NOT_RESOLVED in {finding.code for finding in result.diagnostics}
+    fixed = compare_with(result, [cb.methods.Fixed(1.0)])["fixed(1)"]
+    assert cb.Code.NOT_RESOLVED not in {finding.code for finding in fixed.diagnostics}
 
 
 def test_fixed_and_coarsened_use_their_numbers():

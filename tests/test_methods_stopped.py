@@ -266,6 +266,17 @@ def test_draws_are_moved_to_the_matching_learning_rate_once():
     assert draw_near_matching_eta(make_solver(), shaped) is shaped
 
 
+def test_draws_that_move_away_from_the_matching_learning_rate_are_not_used():
+    """The standard deviation decreases as eta ** -2, so that the matching learning rate of draws grows as eta ** 3."""
+    problem = make_problem(ExactSampler.of_problem(exponent=-2.0), eta=2.0)
+    assert draw_near_matching_eta(make_solver(), problem).initial.eta == 2.0
+    solution = cb.methods.Matching().solve(make_solver(), problem, None).solution
+    assert solution.iterate.eta == pytest.approx(2.0**3 * matching_eta(), rel=0.01)
+    assert "from draws at eta = 2," in next(
+        finding.message for finding in solution.iterate.diagnostics if finding.code is cb.Code.DRAWS_FAR_FROM_ETA
+    )
+
+
 def test_first_draws_near_the_matching_learning_rate_are_used():
     near, far = make_problem(eta=matching_eta()), make_problem(eta=0.2)
     candidates = tuple(Draws(one.initial.particles, one.initial.eta) for one in (far, near))

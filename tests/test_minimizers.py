@@ -11,6 +11,7 @@ from scipy.optimize import linprog
 
 import calibayes as cb
 from calibayes._core.target import evaluate, make_target
+from calibayes.methods import q_posterior
 from calibayes.methods.moments import Draws, DrawsOnData
 from calibayes.methods.posterior_bootstrap import minimizers
 
@@ -78,6 +79,38 @@ def test_minimizers_of_a_function_without_a_derivative_have_not_converged(smooth
         np.testing.assert_allclose(ours, fits, atol=5e-3 / np.sqrt(N))
 
 
+def test_minimizers_of_a_risk_without_a_finite_gradient_have_not_converged():
+    """The derivative of the square root at zero is infinite, times zero."""
+    y = X.sum(1) + np.random.default_rng(6).normal(size=N)
+
+    def risk(theta, data, counts):
+        x, y = data
+        return 0.5 * counts @ (y - x @ theta) ** 2 + jnp.sqrt(0 * theta[0])
+
+    _, converged = regression_minimizers(cb.GibbsModel.from_risk(risk, PRIOR, dim=K), y, np.ones(K))
+    assert not converged.any()
+
+
+def test_minimizers_of_a_concave_loss_of_a_linear_prediction_have_not_converged():
+    model = cb.GibbsModel(cb.losses.Linear(lambda prediction, y: -jnp.abs(y - prediction)), PRIOR)
+    assert not regression_minimizers(model, X.sum(1), np.ones(K))[1].any()
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_posterior_bootstrap_needs_a_derivative(linear):
+    """The derivative of a 0-1 loss is zero."""
+    outside = lambda prediction, y: jnp.where(jnp.abs(y - prediction) > 1.0, 1.0, 0.0)
+    loss = cb.losses.Linear(outside) if linear else lambda theta, datum: outside(datum[0] @ theta, datum[1])
+    y = X.sum(1) + np.random.default_rng(6).normal(size=N)
+    target = make_target(cb.GibbsModel(loss, PRIOR, dim=K), (X, y), COUNTS, K)
+    particles = particles_around(target, np.ones(K), 3 / N * np.eye(K))
+    on_data = evaluate(target.replicate(0), particles.theta[:, :1])
+    draws = DrawsOnData(target, (Draws(on_data, 1.0),), None, key=jax.random.key(0))
+    iterate = SimpleNamespace(state=SimpleNamespace(particles=particles), sampled_eta=1.0)
+    with pytest.raises(ValueError, match='method "posterior-bootstrap" needs a loss with a derivative'):
+        cb.methods.PosteriorBootstrap().draw(SimpleNamespace(target=target, level=0.95), iterate, draws)
+
+
 def bounded_location(n=30, shift=-0.12):
     """Return y with mean `shift` for a mean bounded to (0, 5), the target, and its draws at a learning rate of one."""
     y = np.random.default_rng(0).normal(size=n)
@@ -105,6 +138,31 @@ def test_q_posterior_at_a_bound_is_a_truncated_normal_distribution():
     expected = stats.truncnorm(-mean / sd, (5 - mean) / sd, mean, sd).ppf([0.1, 0.5, 0.9, 0.975])
     assert theta.min() > 0
     np.testing.assert_allclose(np.quantile(theta, [0.1, 0.5, 0.9, 0.975]), expected, atol=0.12 * sd)
+
+
+def test_q_posterior_is_centred_at_the_minimizer_of_a_risk_that_is_not_proportional_to_the_counts():
+    """J does not depend on the location, so that the density is symmetric around the minimizer."""
+    n, y = 30, np.random.default_rng(0).normal(size=30)
+
+    def risk(theta, data, counts):
+        return 0.5 * counts @ (data - theta[0]) ** 2 + 3 * theta[0] * jnp.log(counts.sum())
+
+    target = make_target(cb.GibbsModel.from_risk(risk, PRIOR, dim=1), y, np.ones((1, n)), 1)
+    minimizer = y.mean() - 3 * np.log(n) / n
+    below, at, above = q_posterior._log_density(target, minimizer + np.array([[-0.2], [0.0], [0.2]]), None)
+    assert at - below == pytest.approx(0.5 * (0.2 * n) ** 2 / (n * y.var()), rel=1e-3)
+    assert above == pytest.approx(below, rel=1e-3)
+
+
+def test_q_posterior_is_zero_where_the_risk_is_infinite():
+    """The gradients are finite there: those of the squared error of the mean, which must be positive."""
+    y = np.random.default_rng(0).normal(size=30)
+    bound = lambda theta: jax.lax.stop_gradient(jnp.where(theta[0] > 0, 0.0, jnp.inf))
+    model = cb.GibbsModel(lambda theta, y: 0.5 * (y - theta[0]) ** 2 + bound(theta), PRIOR, dim=1)
+    target = make_target(model, y, np.ones((1, 30)), 1)
+    values = q_posterior._log_density(target, np.array([[0.1], [-0.1]]), None)
+    assert np.isfinite(values[0])
+    assert values[1] == -np.inf
 
 
 @pytest.mark.parametrize(("shift", "severities"), [(-0.12, [cb.Severity.ERROR]), (1.0, [])])

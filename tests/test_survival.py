@@ -12,6 +12,7 @@ from calibayes.cli import app
 from calibayes.estimators import CoxPHSurvivalAnalysis
 from calibayes.report.source import model_source
 from calibayes.tables.columns import Roles, select_columns, survival_target
+from calibayes.tables.linear import LinearModel
 
 X, TIME, EVENT = cb.datasets.remission()
 FRAME = pd.DataFrame({"placebo": X[:, 0], "wbc": X[:, 1], "weeks": TIME, "relapse": EVENT.astype(bool)})
@@ -49,6 +50,16 @@ def test_dot_means_the_columns_that_are_not_part_of_the_response():
     np.testing.assert_array_equal(time, TIME)
     np.testing.assert_array_equal(event, EVENT)
     np.testing.assert_array_equal(entry, np.zeros(42))
+
+
+def test_ties_follow_from_the_kind_of_weights():
+    """The estimator has an argument for them, a formula has not."""
+    with pytest.raises(ValueError, match='Use ties="breslow"'):
+        CoxPHSurvivalAnalysis(**OPTIONS).fit(X, Y, sample_weight=np.full(42, 0.5))
+    for weight, ties in ((2.0, "efron"), (0.5, "breslow")):
+        frame = FRAME.assign(weight=weight)
+        selection = select_columns(frame, None, formula="Surv(weeks, relapse) ~ wbc", roles=Roles(weights="weight"))
+        assert LinearModel.of_survival(selection).loss.ties == ties
 
 
 def test_rows_with_missing_events_are_dropped():

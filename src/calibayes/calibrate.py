@@ -43,7 +43,7 @@ from calibayes._validate.settings import (
 from calibayes._validate.start import check_initial_draws, check_initial_risk
 from calibayes.bootstrap import Bootstrap
 from calibayes.kernels import Kernel
-from calibayes.losses import LinearLoss
+from calibayes.losses import CountsRisk, LinearLoss
 from calibayes.methods import Method, as_method
 from calibayes.methods.base import draws_on_data
 from calibayes.methods.shape import check_shape, describe_shape, with_sandwich_shape
@@ -210,6 +210,8 @@ def calibrate(
     sampler = _as_sampler(sampler)
     size = sampler.size_for(model, observations.dim)
     observation_weights = check_weights(weights, observations.n)
+    if isinstance(model.loss, CountsRisk) and observation_weights is not None:
+        model.loss.check_weights(observation_weights.repeats)
     replicates = check_bootstrap(
         bootstrap, observations.n, sampler.default_replicates, observation_weights, in_parts=in_parts
     )
@@ -245,6 +247,8 @@ def calibrate(
         | {"method": method, "shape": shape, "level": level, "tolerance": tolerance, "seed": key, "eta_init": eta_init},
     ) as saved:
         counts = draw_counts(replicates, counts_key, observations.n, observation_weights, in_parts=in_parts)
+        if isinstance(model.loss, CountsRisk) and isinstance(counts, np.ndarray):
+            model.loss.check_counts(observations.data, counts)
         labels = label_equal_replicates(observations.data, counts)
 
         def make_problem() -> CoverageProblem:

@@ -5,12 +5,13 @@ import math
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from calibayes._backend.arguments import display
+from calibayes._backend.distributed import processes_out_of_sync
 from calibayes._backend.text import align, printable
 from calibayes._backend.warnings import CalibrationWarning
 from calibayes.calibrate import calibrate
@@ -218,13 +219,26 @@ def compare(
     chosen = _check_methods(DEFAULT_METHODS if methods is None else methods)
     if "method" in options:
         raise TypeError("compare takes methods=, a list of methods; got method=.")
-    first = next((method for method in chosen if isinstance(method, GPC)), chosen[0])
-    started = time.perf_counter()
-    with warnings.catch_warnings():
-        # The table shows status and diagnostics.
-        warnings.simplefilter("ignore", CalibrationWarning)
-        base = calibrate(model, data, method=first, **options)
-    return compare_with(base, chosen, seconds=time.perf_counter() - started)
+    failed: dict[str, ComparedMethod] = {}
+    errors: list[Exception] = []
+    for method in sorted(chosen, key=lambda method: not isinstance(method, GPC)):
+        started = time.perf_counter()
+        try:
+            with warnings.catch_warnings():
+                # The table shows status and diagnostics.
+                warnings.simplefilter("ignore", CalibrationWarning)
+                base = calibrate(model, data, method=method, **options)
+        except (ValueError, RuntimeError) as error:
+            if processes_out_of_sync(error):
+                raise
+            errors.append(error)
+            failed[label(method)] = _failure(method, error, started)
+            continue
+        others = [method for method in chosen if label(method) not in failed]
+        comparison = compare_with(base, others, seconds=time.perf_counter() - started)
+        rows = failed | {row.label: row for row in comparison.rows}
+        return replace(comparison, rows=tuple(rows[label(method)] for method in chosen))
+    raise errors[0]
 
 
 def compare_with(
@@ -296,4 +310,8 @@ def _follow(method: Method, base: Result) -> ComparedMethod:
         method.check(inputs.model, inputs.bootstrap, inputs.settings["shape"], inputs.weights)
         return _row(method, calibration.with_method(method).result(), started)
     except (ValueError, RuntimeError) as error:
-        return ComparedMethod(label(method), None, None, time.perf_counter() - started, str(error))
+        return _failure(method, error, started)
+
+
+def _failure(method: Method, error: Exception, started: float) -> ComparedMethod:
+    return ComparedMethod(label(method), None, None, time.perf_counter() - started, str(error))

@@ -159,8 +159,9 @@ class GibbsModel(eqx.Module):
             `risk`. Default: none.
         nuisance_on_host : bool
             Whether `nuisance` is not written with `jax.numpy`, but called with NumPy arrays for one replicate after the
-            other. The derivative of the risk in the counts then leaves out the nuisance parameters, as is correct for
-            orthogonal scores. Default: False.
+            other. The derivative of the risk in the counts, and with it the sandwich covariance, then leaves out the
+            nuisance parameters. That is correct only for orthogonal scores: for other risks use method="gpc", for which
+            the derivative affects the speed only. Default: False.
         convex : bool
             Whether the risk is convex and twice differentiable in the parameters, so that faster samplers can be used.
             Default: False.

@@ -33,6 +33,7 @@ from calibayes._core.weights import Weights
 from calibayes._validate.settings import as_key, check_bootstrap, check_level, check_n_particles
 from calibayes.bootstrap import Bootstrap
 from calibayes.methods import Method
+from calibayes.methods.base import describe_host_nuisance
 from calibayes.methods.moments import DrawsOnData, LearningRate
 from calibayes.model import GibbsModel
 from calibayes.regions import HPD, Ellipsoid, Linear, Region, as_region, critical_levels
@@ -216,7 +217,9 @@ class Calibration:
         iterate, problem, inputs = self.iterate, self.problem, self.inputs
         assert iterate.status is not None
         assert iterate.curve is not None
-        diagnostics = [*inputs.findings, *iterate.diagnostics, *_uncertainty(iterate.eta, iterate.eta_se)]
+        of_nuisance = describe_host_nuisance(inputs.model.loss, self.method, problem.shape is not None)
+        uncertainty = _uncertainty(iterate.eta, iterate.eta_se)
+        diagnostics = [*inputs.findings, *of_nuisance, *iterate.diagnostics, *uncertainty]
         status = _lowered(iterate.status, diagnostics)
         _warn("calibration", status, diagnostics)
         repaired = np.full(iterate.coverage.n_replicates + 1, self.fell_back)

@@ -46,6 +46,14 @@ def risk_function(risk, data, dtype):
     return lambda theta, counts: risk(jnp.asarray(theta, dtype), prepared, jnp.asarray(counts, dtype)), prepared
 
 
+def test_times_may_be_unsigned_integers():
+    x, time, event, entry, _ = make_data(True, False)
+    value_at = lambda dtype: risk_function(
+        cb.losses.Cox(), (x, (2 * time).astype(dtype), event, (2 * entry).astype(dtype)), np.float32
+    )[0](np.ones(K), np.ones(N))
+    np.testing.assert_allclose(value_at(np.uint16), value_at(np.float64), rtol=1e-6)
+
+
 @pytest.mark.parametrize("ties", ["efron", "breslow"])
 @pytest.mark.parametrize(("truncated", "stratified"), [(False, False), (True, True)])
 def test_risk_is_that_of_repeated_rows(ties, truncated, stratified):
@@ -152,6 +160,14 @@ def test_invalid_data_are_an_error(change, message):
     data = [change.get(i, part) for i, part in enumerate(make_data(False, False))]
     with pytest.raises(ValueError, match=message):
         cb.calibrate(cb.GibbsModel(cb.losses.Cox(), cb.priors.Normal()), tuple(data), progress=False)
+
+
+def test_survey_weights_need_ties_of_breslow():
+    model = cb.GibbsModel(cb.losses.Cox(), cb.priors.Normal(scale=10.0))
+    with pytest.raises(ValueError, match=r'weights that are not integers.*Use ties="breslow"'):
+        cb.calibrate(model, REMISSION, weights=np.full(42, 2.5), progress=False)
+    cb.losses.Cox().check_weights(repeats=True)
+    cb.losses.Cox("breslow").check_weights(repeats=False)
 
 
 def test_calibration_has_robust_intervals():

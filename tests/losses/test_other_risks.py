@@ -8,7 +8,8 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 
 import calibayes as cb
-from calibayes._core.target import in_default_float_type
+from calibayes._core.scores import score_sums
+from calibayes._core.target import in_default_float_type, make_target
 from calibayes._validate.data import check_data
 
 N = 40
@@ -136,6 +137,23 @@ def test_composite_risk_is_the_sum_over_near_pairs():
                 expected += weight * (0.7 * abs(y[i] - y[j]) + abs(s[i] - s[j]))
     risk = cb.losses.Composite(log_density, 0.2)
     np.testing.assert_allclose(in_double(risk, [0.7], (s, y), counts), expected, rtol=1e-10)
+
+
+def normal_log_density(theta, first, second):
+    (s, y), (t, z) = first, second
+    r = jnp.exp(-jnp.abs(s - t) / jnp.exp(theta[0]))
+    return -0.5 * jnp.log1p(-(r**2)) - 0.5 * (y**2 - 2 * r * y * z + z**2) / (1 - r**2)
+
+
+def test_gradient_of_a_composite_risk_is_not_changed_by_padding():
+    """Copies of the last observation are perfectly correlated, so that their density is infinite."""
+    n = 20
+    risk, data = cb.losses.Composite(normal_log_density, 2.0), (np.arange(float(n)), np.ones(n))
+    target = make_target(cb.GibbsModel(risk, PRIOR, dim=1), data, np.ones((1, n)), 1)
+    assert target.n_stored > n
+    prepared = jax.tree.map(jnp.asarray, risk.prepare(data))
+    expected = jax.grad(risk)(jnp.array([0.7]), prepared, jnp.ones(n))
+    np.testing.assert_allclose(score_sums(target, np.full((1, 2), 0.7)), np.tile(expected, (1, 2)), rtol=1e-4)
 
 
 def test_composite_needs_pairs():

@@ -85,6 +85,43 @@ def test_interval_is_about_that_of_delong():
     assert abs(result.estimate[0] - area) < 0.2 * delong
 
 
+@pytest.mark.parametrize("surrogate", ["none", "logistic"])
+def test_risk_of_a_replicate_with_one_class_is_zero(surrogate):
+    """Its derivatives are finite, too: the calibration needs those in the counts."""
+    marker, y = make_marker()
+    risk = cb.losses.AUC(surrogate)
+    data = risk.prepare(risk.check((marker if surrogate == "none" else marker[:, None], y)))
+    prepared = jax.tree.map(jnp.asarray, data)
+    for label in (0, 1):
+        counts = jnp.asarray(y == label, float)
+        value, derivatives = jax.value_and_grad(risk, (0, 2))(jnp.array([0.4]), prepared, counts)
+        assert value == 0
+        assert all(np.isfinite(leaf).all() for leaf in derivatives)
+
+
+def test_calibration_needs_replicates_with_both_classes():
+    rng = np.random.default_rng(0)
+    y = np.arange(40) < 3
+    model = cb.GibbsModel(cb.losses.AUC(), cb.priors.Uniform(0.0, 1.0))
+    with pytest.raises(ValueError, match=r"bootstrap replicates contain .* one class only.*Stratified\(strata=y\)"):
+        cb.calibrate(model, (rng.normal(size=40) + y, y), bootstrap=200, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((np.arange(5.0), [0, 1, 0, 1]), r"equal lengths; got shapes \(5,\), \(4,\) and \(5,\)"),
+        (([0, np.nan, 1, 2], [0, 1, 0, 1]), "marker must be finite; 1 values are not"),
+        (([0, 1, 2, 3], [0, 1, 0, 1], [1, 1, -1, 1]), "counts must be finite and at least 0"),
+        (([0, 1, 2, 3], [0, 1, 0, 1], [1, 0, 1, 0]), "counts are zero for all observations of a class"),
+        (([0, 1, 2, 3], np.ones(4, bool)), "y has only one class, 1"),
+    ],
+)
+def test_invalid_arguments_of_the_empirical_area_are_an_error(args, message):
+    with pytest.raises(ValueError, match=message):
+        cb.losses.AUC.empirical(*args)
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

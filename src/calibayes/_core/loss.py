@@ -219,6 +219,38 @@ class CountsRisk(eqx.Module):
         """
         return data
 
+    def check_weights(self, repeats: bool) -> None:
+        """Raise an error if observations cannot have weights of a kind.
+
+        Parameters
+        ----------
+        repeats : bool
+            Whether the weights are integers, numbers of repetitions. Others are survey weights.
+
+        Raises
+        ------
+        ValueError
+            If the risk is not defined for them.
+        """
+
+    def check_counts(self, data: PyTree[np.ndarray], counts: Float[np.ndarray, "B N"]) -> None:
+        """Raise an error if the risk is not defined for the counts of too many replicates.
+
+        It is not called for counts that are drawn on demand instead of being stored.
+
+        Parameters
+        ----------
+        data : pytree of ndarray
+            The value of `check`.
+        counts : ndarray of shape (B, N)
+            Counts of the observations of each replicate.
+
+        Raises
+        ------
+        ValueError
+            If the counts are invalid.
+        """
+
     def n_parameters(self, data: PyTree[np.ndarray]) -> int | None:  # noqa: ARG002
         """Return the number of parameters, if the data determine it.
 

@@ -135,7 +135,7 @@ def cluster_score_products(
 
 @jit
 def score_sums(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> Float[Array, "K B"]:
-    """Return the gradients of the risk of every replicate.
+    """Return the gradients of the risk of every replicate. That of a risk that is not a sum may be NaN.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def score_sums(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> Float
     loss = target.loss
     if isinstance(loss, CountsRisk):
         risk = lambda point, *args: loss.differentiable(point, target.data, *args).astype(point.dtype)
-        return _finite(map_replicates(jax.grad(risk), jnp.asarray(theta), target.counts_data).T)
+        return map_replicates(jax.grad(risk), jnp.asarray(theta), target.counts_data).T
     gradients_of = jax.vmap(_gradients(target), (None, 1))
 
     def on_device(theta, data, counts):
@@ -160,6 +160,26 @@ def score_sums(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> Float
 
     specs = (UNSHARDED, SHARDED, target.counts.partition_specs())
     return sum_over_devices(target.mesh, on_device, specs, jnp.asarray(theta), target.data, target.counts)
+
+
+@jit
+def data_gradients(target: Target, theta: Float[Array | np.ndarray, "K S"]) -> Float[Array, "S K"]:
+    """Return the gradient of a risk that is not a sum, on the data, at several parameters. It may be NaN.
+
+    It is the sum of the scores times the counts only if the risk is proportional to the counts.
+
+    Parameters
+    ----------
+    target : Target
+        Posteriors of all replicates: model, data and counts.
+    theta : Array of shape (K, S)
+        Parameters.
+    """
+    loss = target.loss
+    assert isinstance(loss, CountsRisk)
+    row, nuisance = jax.tree.map(lambda leaf: leaf[0], target.select(jnp.zeros(1, int)).counts_data.rows())
+    risk = lambda point: loss.differentiable(point, target.data, row, nuisance).astype(point.dtype)
+    return jax.lax.map(jax.grad(risk), jnp.asarray(theta).T)
 
 
 @jit

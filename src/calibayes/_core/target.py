@@ -277,8 +277,12 @@ def is_log_concave(target: Target) -> bool:
 
 def has_log_concave_density(model: Model) -> bool:
     """Return whether the loss is known to be convex, and the prior density to be log-concave."""
-    convex_loss = _declares(model.loss, "convex", ("rho", "decompose", "__call__"))
-    return convex_loss and _declares(model.prior, "log_concave", ("log_prob",))
+    return has_convex_loss(model) and _declares(model.prior, "log_concave", ("log_prob",))
+
+
+def has_convex_loss(model: Model) -> bool:
+    """Return whether the loss is known to be convex."""
+    return _declares(model.loss, "convex", ("rho", "decompose", "__call__"))
 
 
 def _declares(instance: object, attribute: str, methods: tuple[str, ...]) -> bool:

@@ -117,7 +117,8 @@ class CoxPHSurvivalAnalysis(LinearEstimator):
         y : structured array of shape (n_samples,)
             Event indicator (boolean) in the first field and time in the second, as for scikit-survival.
         sample_weight : array-like of shape (n_samples,), optional
-            Weight of each row, as `weights` in `calibayes.calibrate`. Default: all one.
+            Weight of each row, as `weights` in `calibayes.calibrate`. Weights that are not integers, such as survey
+            weights, need `ties="breslow"`. Default: all one.
 
         Returns
         -------
@@ -127,7 +128,8 @@ class CoxPHSurvivalAnalysis(LinearEstimator):
         Raises
         ------
         TypeError, ValueError
-            If y is not such an array, a time is not positive, or there are no events.
+            If y is not such an array, a time is not positive, there are no events, or weights that are not integers are
+            used with `ties="efron"`.
         """
         require_numeric(X)
         columns = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)

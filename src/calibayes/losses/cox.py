@@ -117,6 +117,9 @@ class Cox(CountsRisk):
     and `strata` may be None. A count of two has the same risk as the row twice. The risk is relative to that of
     $\theta = 0$.
 
+    With "efron", weights must be integers, numbers of repetitions, because copies of an event are tied. Survey weights
+    need "breslow", whose estimate does not change if all weights are multiplied by a number.
+
     The calibrated intervals are robust to misspecification, such as hazards that are not proportional: they are about
     those of the sandwich estimator of Lin and Wei (1989). With "breslow" the derivatives of the risk in the counts are
     exactly their score residuals; with "efron" they also contain the change of the correction for ties, of the order of
@@ -164,7 +167,16 @@ class Cox(CountsRisk):
             late = int((~((entry >= 0) & (entry < time))).sum())
             raise ValueError(f"entry must be at least 0 and before time; in {late} rows it is not.")
         labels = None if strata is None else np.unique(strata, return_inverse=True)[1]
-        return x, time, event.astype(np.float64), entry, labels
+        # In floating point: the negative of an unsigned integer, which sorts by decreasing time, is positive.
+        time, event, entry = (None if part is None else part.astype(np.float64) for part in (time, event, entry))
+        return x, time, event, entry, labels
+
+    def check_weights(self, repeats):
+        if not repeats and self.ties == "efron":
+            raise ValueError(
+                "weights that are not integers, such as survey weights, are not available with Efron's ties, which "
+                'would take a weight as a number of tied events. Use ties="breslow".'
+            )
 
     def n_parameters(self, data):
         return data[0].shape[1]

@@ -27,7 +27,8 @@ class FunctionRisk(CountsRisk):
     convex : bool
         Whether the risk is convex and twice differentiable in the parameters.
     nuisance_on_host : bool
-        Whether `nuisance_fn` takes NumPy arrays of one replicate at a time.
+        Whether `nuisance_fn` takes NumPy arrays of one replicate at a time. Derivatives in the counts then leave out
+        the nuisance parameters.
 
     Examples
     --------
@@ -79,4 +80,5 @@ def as_risk(risk: object, prepare: object, nuisance: object, convex: bool, nuisa
         if not callable(fn) and (fn is not None or name == "risk"):
             raise TypeError(f"{name} must be a function; got {type(fn).__name__}.")
     functions: Any = (risk, prepare, nuisance)
-    return FunctionRisk(*functions, convex=bool(convex), nuisance_on_host=bool(nuisance_on_host))
+    on_host = nuisance is not None and bool(nuisance_on_host)
+    return FunctionRisk(*functions, convex=bool(convex), nuisance_on_host=on_host)

@@ -88,11 +88,14 @@ class Composite(CountsRisk):
         return max(n_stored, len(data.first))
 
     def __call__(self, theta, data, counts, nuisance=None):  # noqa: ARG002
-        first, second = (_take(data.observations, rows) for rows in (data.first, data.second))
-        values = jax.vmap(self.log_density, (None, 0, 0))(theta, first, second)
         a, b = counts[data.first], counts[data.second]
         both = (a > 0) & (b > 0)
-        # Harmonic means; a pair of copies of the last observation, which are padding, may have an infinite density.
+        # A pair of copies of the last observation, which are padding, may have an infinite density. Pairs that do not
+        # count are replaced by one that does, because the derivative of an infinite density times zero is NaN.
+        of_pairs = jnp.asarray(data.first), jnp.asarray(data.second)
+        pairs = [_take(data.observations, jnp.where(both, rows, rows[jnp.argmax(both)])) for rows in of_pairs]
+        values = jax.vmap(self.log_density, (None, 0, 0))(theta, *pairs)
+        # Harmonic means.
         weights = jnp.where(both, 2 * a * b / jnp.where(both, a + b, 1.0), 0.0)
         return -(weights * jnp.where(both, values, 0.0)).sum()
 

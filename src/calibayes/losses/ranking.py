@@ -19,6 +19,8 @@ from calibayes._backend.arguments import display, positive
 from calibayes._core.loss import CountsRisk
 
 _SURROGATES = ("none", "logistic", "sigmoid")
+_MAX_UNDEFINED = 0.01
+"""Largest share of replicates with a single class, which changes the coverage by as much at most."""
 
 
 class _Ranks(NamedTuple):
@@ -61,7 +63,8 @@ class AUC(CountsRisk):
     -----
     Data are `(marker, y)` or `(X, y)` without an intercept, with labels y of -1 and 1, or of 0 and 1. The risks are no
     sums over observations, but over pairs. With surrogates an evaluation takes a time proportional to the number of
-    pairs of the two classes.
+    pairs of the two classes. The risk of a replicate with observations of one class only is zero. If more than 1% of
+    the replicates are such, `calibrate` raises an error: use `bootstrap.Stratified` with the labels as strata.
 
     References
     ----------
@@ -108,11 +111,27 @@ class AUC(CountsRisk):
         Returns
         -------
         float
+
+        Raises
+        ------
+        ValueError
+            If the arrays do not have equal lengths, a value is not finite, or a class has no observations.
         """
-        values = np.asarray(marker, np.float64)
-        risk = AUC()
-        weights = np.ones(len(values)) if counts is None else np.asarray(counts, np.float64)
-        return float(_area(risk.prepare(risk.check((values, np.asarray(y)))), jnp.asarray(weights)))
+        values, labels, risk = np.asarray(marker, np.float64), np.asarray(y), AUC()
+        weights = np.ones(values.shape) if counts is None else np.asarray(counts, np.float64)
+        if not values.shape == labels.shape == weights.shape or values.ndim != 1:
+            raise ValueError(
+                "marker, y and counts must have one dimension and equal lengths; got shapes "
+                f"{values.shape}, {labels.shape} and {weights.shape}."
+            )
+        if not np.isfinite(values).all():
+            raise ValueError(f"marker must be finite; {int((~np.isfinite(values)).sum())} values are not.")
+        if not (np.isfinite(weights) & (weights >= 0)).all():
+            raise ValueError("counts must be finite and at least 0.")
+        data = risk.check((values, labels))
+        if _has_one_class(data[1], weights[None]).any():
+            raise ValueError("counts are zero for all observations of a class: an area under the ROC curve needs two.")
+        return float(_area(risk.prepare(data), jnp.asarray(weights))[0])
 
     def check(self, data):
         if not isinstance(data, tuple | list) or len(data) != 2:
@@ -130,8 +149,17 @@ class AUC(CountsRisk):
         if y.ndim != 1 or not (np.isin(labels, (0, 1)).all() or np.isin(labels, (-1, 1)).all()):
             raise ValueError(f"y must hold labels -1 and 1, or 0 and 1, for AUC; got {labels[:5].tolist()}.")
         if len(labels) < 2:
-            raise ValueError(f"y has only one class, {labels[0]:g}: an area under the ROC curve needs two.")
+            raise ValueError(f"y has only one class, {int(labels[0])}: an area under the ROC curve needs two.")
         return np.asarray(x, np.float64), y > 0
+
+    def check_counts(self, data, counts):
+        n_undefined = int(_has_one_class(data[1], counts).sum())
+        if n_undefined > _MAX_UNDEFINED * len(counts):
+            raise ValueError(
+                f"{n_undefined:,} of {len(counts):,} bootstrap replicates contain observations of one class only, for "
+                "which an area under the ROC curve is not defined. Use bootstrap=cb.bootstrap.Stratified(strata=y), "
+                "which keeps the size of both classes."
+            )
 
     def n_parameters(self, data):
         x = data[0]
@@ -152,7 +180,8 @@ class AUC(CountsRisk):
 
     def __call__(self, theta, data, counts, nuisance=None):  # noqa: ARG002
         if self.surrogate == "none":
-            return 0.5 * counts.sum() * jnp.square(theta[0] - _area(data, counts))
+            area, is_defined = _area(data, counts)
+            return jnp.where(is_defined, 0.5 * counts.sum() * jnp.square(theta[0] - area), 0.0)
         coefficients = theta
         if self.surrogate == "sigmoid":
             coefficients = jnp.concatenate([jnp.ones_like(theta[:1]), theta])
@@ -164,15 +193,30 @@ class AUC(CountsRisk):
             losses = jax.nn.softplus(-differences)
         of_positive, of_negative = counts[data.positive_row], counts[data.negative_row]
         total = of_positive @ (losses @ of_negative)
-        return counts.sum() * total / (of_positive.sum() * of_negative.sum())
+        return counts.sum() * total / _positive(of_positive.sum() * of_negative.sum())
 
 
-def _area(ranks: _Ranks, counts: Float[Array, " N"]) -> Float[Array, ""]:
-    """Return the weighted area; counts of observations are divided, so that products of sums do not overflow."""
+def _area(ranks: _Ranks, counts: Float[Array, " N"]) -> tuple[Float[Array, ""], Bool[Array, ""]]:
+    """Return the weighted area, and whether both classes have counts; else the area is zero.
+
+    Counts of observations are divided, so that products of sums do not overflow.
+    """
     ordered = counts[ranks.row]
     is_positive = jnp.asarray(ranks.positive)
     negative = jnp.where(is_positive, 0.0, ordered)
     below = jnp.concatenate([jnp.zeros_like(negative[:1]), jnp.cumsum(negative)])
-    share = 0.5 * (below[ranks.first] + below[ranks.end]) / below[-1]
+    share = 0.5 * (below[ranks.first] + below[ranks.end]) / _positive(below[-1])
     weights = jnp.where(is_positive, ordered, 0.0)
-    return (weights * share).sum() / weights.sum()
+    total = weights.sum()
+    return (weights * share).sum() / _positive(total), (total > 0) & (below[-1] > 0)
+
+
+def _positive(total: Float[Array, ""]) -> Float[Array, ""]:
+    """Return a sum that is not negative, with one in place of zero, so that derivatives of quotients are finite."""
+    return jnp.where(total > 0, total, 1.0)
+
+
+def _has_one_class(is_positive: Bool[np.ndarray, " N"], counts: Float[np.ndarray, "B N"]) -> Bool[np.ndarray, " B"]:
+    """Return for which replicates the counts of all observations of a class are zero."""
+    positive, negative = counts[:, is_positive] > 0, counts[:, ~is_positive] > 0
+    return ~np.logical_and(positive.any(1), negative.any(1))

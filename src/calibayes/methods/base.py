@@ -4,6 +4,7 @@
 data; the solver then samples every replicate there, and reports the coverage.
 """
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,10 +16,11 @@ from jaxtyping import Float
 
 from calibayes._backend.distributed import processes_out_of_sync
 from calibayes._backend.rng import fold_key
+from calibayes._core.loss import CountsRisk
 from calibayes._core.status import ABOUT_THE_SEARCH, Code, Diagnostic, Severity, Status
 from calibayes._core.weights import Weights
 from calibayes.bootstrap import Bootstrap
-from calibayes.methods.moments import Draws, DrawsOnData, LearningRate, is_far, matching_eta
+from calibayes.methods.moments import Draws, DrawsOnData, LearningRate, matching_eta
 from calibayes.model import GibbsModel
 from calibayes.regions import Region
 from calibayes.solve.iterate import Iterate
@@ -64,6 +66,8 @@ class Method(eqx.Module):
     """
 
     name: ClassVar[str]
+    uses_sandwich: ClassVar[bool] = False
+    """Whether the learning rate or the draws depend on the sandwich covariance."""
 
     def check(self, model: GibbsModel, bootstrap: Bootstrap | None, shape: str | None, weights: Weights | None) -> None:
         """Raise an error if the method cannot be used with the other arguments, before anything is compiled.
@@ -186,6 +190,7 @@ class PlugInMethod(Method):
 
     uses_moments: ClassVar[bool] = True
     """Whether the learning rate depends on the moments, so that draws must be near the matching learning rate."""
+    uses_sandwich: ClassVar[bool] = True
     is_global: ClassVar[bool] = False
     """Whether the learning rate depends on neither the level nor the sets, so that further questions keep it."""
 
@@ -215,18 +220,24 @@ class PlugInMethod(Method):
         solution = self._describe_draws(state_error(verified.solution, rate), draws)
         if self.uses_moments and (verified.fell_back or draws.far_eta is not None):
             # The initial draws were unreliable or far away, and with them the learning rate.
-            solution = self._solve_on_own_draws(solver, solution)
+            solution = self._solve_on_own_draws(solver, solution, np.inf if verified.fell_back else draws.distance)
         return verify_moved(solver, verified, solution)
 
-    def _solve_on_own_draws(self, solver: Solver, solution: Solution) -> Solution:
-        """Return the solution at the learning rate that its own particles on the data give."""
+    def _solve_on_own_draws(self, solver: Solver, solution: Solution, distance: float) -> Solution:
+        """Return the solution at the learning rate that its own particles on the data give.
+
+        `distance` is that of the draws so far from the matching learning rate. Draws that are not nearer are not used:
+        further ones would move away, as where the loss is a step function.
+        """
         for k in range(CONFIG.max_redraws):
             if solution.iterate.status not in HAS_PARTICLES:
                 break
             problem = with_own_draws(solution).problem
             draws = draws_on_data(problem)
             try:
-                rate = self.learning_rate(draws, problem.region.direction(problem.target.dim))
+                if not draws.distance < distance:
+                    break
+                distance, rate = draws.distance, self.learning_rate(draws, problem.region.direction(problem.target.dim))
                 moved = stay_at(solver, problem, solution.iterate, rate, f"method {k}")
             except STOPS as error:
                 if processes_out_of_sync(error):
@@ -259,6 +270,19 @@ class PlugInMethod(Method):
         if self.is_global:
             return [_rate_of(iterate)] * len(vectors)
         return [self.learning_rate(draws, vector) for vector in vectors]
+
+
+def describe_host_nuisance(loss: object, method: Method, has_sandwich_shape: bool) -> tuple[Diagnostic, ...]:
+    """Return a finding if a sandwich covariance is used that leaves out nuisance parameters fitted on the host."""
+    used_by = f'method "{method.name}"' if method.uses_sandwich else 'shape="sandwich"' if has_sandwich_shape else ""
+    if not used_by or not isinstance(loss, CountsRisk) or not loss.nuisance_on_host:
+        return ()
+    message = (
+        f"The sandwich covariance that {used_by} uses leaves out the error of the nuisance parameters, because "
+        "nuisance_on_host=True. That is valid only if the risk is that of an orthogonal score, such as those of "
+        'calibayes.causal. Otherwise use method="gpc" without shape=, or write the nuisance with jax.numpy.'
+    )
+    return (Diagnostic(Code.NOT_RESOLVED, Severity.WARNING, 0, message),)
 
 
 def draws_on_data(problem: CoverageProblem, iterate: Iterate | None = None) -> DrawsOnData:
@@ -324,20 +348,27 @@ def _describe_coverage(iterate: Iterate, level: float) -> tuple[Diagnostic, ...]
 
 
 def draw_near_matching_eta(solver: Solver, problem: CoverageProblem) -> CoverageProblem:
-    """Return the problem with initial draws near the matching learning rate."""
+    """Return the problem with initial draws near the matching learning rate.
+
+    Draws that are farther from it than those before them are not used.
+    """
     if problem.draws is not None or problem.shape is not None:
         # Draws of the user are kept, and those that gave the shape are near.
         return problem
-    for k in range(CONFIG.max_redraws):
-        assert problem.initial is not None
-        moments = draws_on_data(problem).moments
-        if not is_far(moments, problem.initial.eta):
+    nearest, distance = problem, math.inf
+    for k in range(CONFIG.max_redraws + 1):
+        draws = draws_on_data(problem)
+        if not draws.distance < distance:
             break
-        key, eta = fold_key(problem.key, _REDRAW_STREAM, k), matching_eta(moments.moments)
+        nearest, distance = problem, draws.distance
+        if draws.far_eta is None or k == CONFIG.max_redraws:
+            break
+        key, eta = fold_key(problem.key, _REDRAW_STREAM, k), matching_eta(draws.moments.moments)
+        assert problem.initial is not None
         draw = partial(problem.sampler.move_initial, key, problem.initial, eta)
         initial = solver.checkpoint.stage(f"initial draws at the matching eta {k}", draw)
         problem = replace(problem, target=initial.target, initial=initial)
-    return problem
+    return nearest
 
 
 def with_earlier_run(solution: Solution, first: Solution) -> Solution:

@@ -34,6 +34,8 @@ from calibayes.methods.base import PlugInMethod
 from calibayes.methods.moments import DrawsOnData, LearningRate
 
 _STREAM = 14
+_KNOWN_LIKELIHOODS = (Squared, Logistic, Poisson)
+"""Losses whose model can be simulated from."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class HolmesWalker(PlugInMethod):
 
     name: ClassVar[str] = "holmes-walker"
     uses_moments: ClassVar[bool] = False
+    uses_sandwich: ClassVar[bool] = False
     is_global: ClassVar[bool] = True
     simulate: Callable[..., Any] | None
 
@@ -99,8 +102,8 @@ class HolmesWalker(PlugInMethod):
 
     def check(self, model, bootstrap, shape, weights):  # noqa: ARG002
         loss = model.loss
-        known = isinstance(loss, Squared | Logistic | Poisson)
-        if not known and not (isinstance(loss, Generic) and loss.sign == -1):
+        known = isinstance(loss, _KNOWN_LIKELIHOODS)
+        if not is_log_likelihood(loss):
             raise ValueError(
                 f'method "holmes-walker" needs a log-likelihood; {type(loss).__name__} is not one. Use '
                 'GibbsModel.from_log_likelihood, or method="matching".'
@@ -154,6 +157,11 @@ class HolmesWalker(PlugInMethod):
         in_data = np.array([_mean_squared_score(target, group) for group in groups])
         in_model = np.array([[_mean_squared_score(one, group) for one in simulated] for group in groups])
         return in_data, in_model
+
+
+def is_log_likelihood(loss: object) -> bool:
+    """Return whether a loss is known to be the negative logarithm of a likelihood, up to a constant."""
+    return isinstance(loss, _KNOWN_LIKELIHOODS) or (isinstance(loss, Generic) and loss.sign == -1)
 
 
 def _mean_squared_score(target: Target, theta: Float[np.ndarray, "K S"]) -> float:

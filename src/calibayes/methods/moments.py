@@ -168,9 +168,14 @@ def shaped(moments: Moments) -> Moments:
     return Moments(matching_eta(moments) * moments.sandwich, moments.sandwich, moments.dof)
 
 
+def distance_to_matching(estimates: MomentEstimates, eta: float) -> float:
+    """Return the distance in log eta of draws at `eta`, which gave these moments, from the matching learning rate."""
+    return abs(math.log(matching_eta(estimates.moments) / eta))
+
+
 def is_far(estimates: MomentEstimates, eta: float) -> bool:
     """Return whether draws at `eta`, which gave these moments, are far from the matching learning rate."""
-    return abs(math.log(matching_eta(estimates.moments) / eta)) > CONFIG.max_distance
+    return distance_to_matching(estimates, eta) > CONFIG.max_distance
 
 
 def estimate_moments(
@@ -383,6 +388,11 @@ class DrawsOnData:
         if not self.has_sandwich_shape:
             return moments
         return MomentEstimates(shaped(moments.moments), tuple(map(shaped, moments.left_out)), moments.traces)
+
+    @property
+    def distance(self) -> float:
+        """Distance in log eta of the draws from the matching learning rate."""
+        return distance_to_matching(*self._unshaped)
 
     @property
     def far_eta(self) -> float | None:

@@ -113,6 +113,7 @@ class Coarsened(PlugInMethod):
 
     name: ClassVar[str] = "coarsened"
     uses_moments: ClassVar[bool] = False
+    uses_sandwich: ClassVar[bool] = False
     alpha: float = eqx.field(static=True)
 
     def __init__(self, alpha: float):
@@ -145,6 +146,7 @@ class Fixed(PlugInMethod):
 
     name: ClassVar[str] = "fixed"
     uses_moments: ClassVar[bool] = False
+    uses_sandwich: ClassVar[bool] = False
     eta: float = eqx.field(static=True)
 
     def __init__(self, eta: float):

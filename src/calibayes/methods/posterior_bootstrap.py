@@ -24,9 +24,10 @@ from calibayes._core.loss import LinearLoss
 from calibayes._core.particles import Particles, host_moments
 from calibayes._core.scores import score_sums
 from calibayes._core.status import Diagnostic, Severity
-from calibayes._core.target import Target
+from calibayes._core.target import Target, has_convex_loss
 from calibayes.methods.moments import unresolved
 from calibayes.methods.reported import DrawsMethod, Reported, as_particles_on_data
+from calibayes.methods.studentized import require_derivative
 from calibayes.samplers.normal import smoothed_derivatives
 from calibayes.solve.iterate import share_severity
 
@@ -49,8 +50,9 @@ class PosteriorBootstrapConfig:
     tolerance: float = 1e-3
     """The iteration ends when no parameter would move by more than this, in posterior standard deviations."""
     max_last_step: float = 0.05
-    """Last step, likewise, from which on a minimizer counts as not found, for losses that are not of a linear
-    prediction. An independent error of 0.05 standard deviations in each draw adds 0.3% to their variance."""
+    """Last step, likewise, from which on a minimizer counts as not found, for losses that are not known to be a convex
+    function of a linear prediction. An independent error of 0.05 standard deviations in each draw adds 0.3% to their
+    variance."""
 
 
 CONFIG = PosteriorBootstrapConfig()
@@ -75,7 +77,8 @@ class PosteriorBootstrap(DrawsMethod):
     Targets the sampling distribution of the minimizer, without the prior. Sets are first-order correct like those of
     `"gpc"`, and their shape is that of the sandwich. Costs the losses at about 300 points per replicate, or a tenth of
     that if they are smooth, in addition to the posteriors of the replicates, from whose means the minimization starts.
-    Needs a unique minimizer: with several modes, the draws are those near the posterior means. Minimizers of check and
+    Needs a unique minimizer: with several modes, the draws are those near the posterior means. A loss that is not known
+    to be a convex function of a linear prediction must have a derivative almost everywhere. Minimizers of check and
     hinge losses are found up to about 1% of their standard deviation. Bounds of the prior are not part of the risk:
     where the minimizer of a replicate is beyond them, it is reported at the bound, with a warning or an error.
     Dependence between observations is taken into account as far as the bootstrap does so (by
@@ -98,8 +101,10 @@ class PosteriorBootstrap(DrawsMethod):
 
     name: ClassVar[str] = "posterior-bootstrap"
 
-    def draw(self, problem, iterate, draws):  # noqa: ARG002
+    def draw(self, problem, iterate, draws):
         target = problem.target
+        if not _is_convex_and_linear(target):
+            require_derivative(self.name, draws)
         theta, converged = minimizers(target, iterate.state.particles, iterate.sampled_eta)
         points = jax.device_put(host_array(theta[:, 1:]))
         beyond = ~np.asarray(target.coordinates.contain(points))
@@ -112,7 +117,7 @@ def _describe(n_lost: int, n_beyond: int, n_replicates: int, level: float) -> tu
     """Return findings about minimizers that were not found, or that are beyond the bounds of the prior."""
     lost = (
         f"The minimizers of {n_lost:,} of {n_replicates:,} replicates were not found: the last step was longer than "
-        f"{CONFIG.max_last_step:g} posterior standard deviations. The loss may have no derivative there."
+        f"{CONFIG.max_last_step:g} posterior standard deviations, or not finite. The loss may have no derivative there."
     )
     beyond = (
         f"The risk of {n_beyond:,} of {n_replicates:,} replicates is smallest on or beyond a bound of the prior, where "
@@ -147,12 +152,19 @@ def minimizers(target: Target, particles: Particles, eta: float) -> Minimizers:
         else:
             gradients = np.asarray(score_sums(target, host_array(theta)), np.float64)
             directions = -np.einsum("bkj,jb->kb", eta * covariances, gradients)
+        is_finite = np.isfinite(directions).all(0)
+        directions = np.where(is_finite, directions, 0.0)
         lengths = np.asarray(_best_length(target, host_array(theta), host_array(directions)), np.float64)
         theta = theta + lengths * directions
-        longest = (np.abs(directions) / scale).max(0)
+        longest = np.where(is_finite, (np.abs(directions) / scale).max(0), np.inf)
         if (longest <= CONFIG.tolerance).all():
             break
-    return Minimizers(theta, (longest <= CONFIG.max_last_step) | target.linear)
+    return Minimizers(theta, (longest <= CONFIG.max_last_step) | _is_convex_and_linear(target))
+
+
+def _is_convex_and_linear(target: Target) -> bool:
+    """Return whether Newton's method for the smoothed risk finds the minimizers, whatever the length of its steps."""
+    return target.linear and has_convex_loss(target)
 
 
 @jit

@@ -19,8 +19,9 @@ import numpy as np
 from jaxtyping import Float
 
 from calibayes._backend.functions import host_array
+from calibayes._core.loss import CountsRisk
 from calibayes._core.particles import Particles, host_moments
-from calibayes._core.scores import observation_scores
+from calibayes._core.scores import data_gradients, observation_scores
 from calibayes._core.target import Target
 from calibayes._core.weights import Weights
 from calibayes.bootstrap import Bootstrap
@@ -92,6 +93,7 @@ class QPosterior(DrawsMethod):
     """
 
     name: ClassVar[str] = "q-posterior"
+    uses_sandwich: ClassVar[bool] = True
 
     def draw(self, problem, iterate, draws):  # noqa: ARG002
         target = problem.target
@@ -121,9 +123,8 @@ def _sandwich(target: Target, on_data: Particles, moments: Moments) -> Float[np.
     """
     theta = np.asarray(on_data.theta, np.float64).reshape(target.dim, -1)
     theta = theta[:, :: max(1, theta.shape[1] // CONFIG.n_slope)]
-    n, weights = int(target.counts.n), host_weights(target)
-    scores = np.asarray(jax.device_get(observation_scores(target, host_array(theta))), np.float64)[:, :n]
-    totals = scores.sum(1) if weights is None else np.einsum("snk,n->sk", scores, weights.values)
+    weights = host_weights(target)
+    totals = _gradients_of_risk(target, theta, _scores(target, theta), weights)
     hessian = np.linalg.lstsq((theta - theta.mean(1, keepdims=True)).T, totals - totals.mean(0))[0]
     ratio = np.linalg.solve(hessian @ moments.inverse_hessian, np.eye(target.dim)).T
     return ratio @ moments.sandwich @ ratio.T
@@ -157,28 +158,52 @@ def _sample(
 def _log_density(
     target: Target, theta: Float[np.ndarray, "M K"], bootstrap: Bootstrap | None
 ) -> Float[np.ndarray, " M"]:
-    """Return the logarithm of the density of the Q-posterior, up to a constant; minus infinity beyond the bounds."""
+    """Return the logarithm of the density of the Q-posterior, up to a constant.
+
+    It is minus infinity beyond the bounds of the prior, and where the risk is not finite.
+    """
     n, weights = int(target.counts.n), host_weights(target)
     points = host_array(theta.T)
     z = unconstrained(target, points)
     inside = np.isfinite(z).all(0)
     evaluated = target.constrained(as_particles_on_data(target, np.where(inside, z, 0)))
     log_prior = np.asarray(evaluated.log_prior, np.float64)[0]
-    inside &= np.isfinite(log_prior)
+    inside &= np.isfinite(log_prior) & np.isfinite(np.asarray(evaluated.risk)[0])
     values = np.full(len(theta), -np.inf)
     size = max(1, CONFIG.max_scores // (n * theta.shape[1]))
     chosen = np.flatnonzero(inside)
     for part in np.split(chosen, range(size, len(chosen), size)) if len(chosen) else ():
-        scores = np.asarray(jax.device_get(observation_scores(target, points[:, part])), np.float64)[:, :n]
-        for index, score in zip(part, scores, strict=True):
-            values[index] = log_prior[index] + log_normal_density(score, bootstrap, weights)
+        scores = _scores(target, points[:, part])
+        gradients = _gradients_of_risk(target, points[:, part], scores, weights)
+        for index, score, gradient in zip(part, scores, gradients, strict=True):
+            values[index] = log_prior[index] + log_normal_density(score, bootstrap, weights, gradient)
     return values
 
 
+def _scores(target: Target, theta: Float[np.ndarray, "K S"]) -> Float[np.ndarray, "S N K"]:
+    """Return the gradients of the losses of all observations, or what takes their place."""
+    scores = jax.device_get(observation_scores(target, host_array(theta)))
+    return np.asarray(scores, np.float64)[:, : int(target.counts.n)]
+
+
+def _gradients_of_risk(
+    target: Target, theta: Float[np.ndarray, "K S"], scores: Float[np.ndarray, "S N K"], weights: Weights | None
+) -> Float[np.ndarray, "S K"]:
+    """Return the gradients of the risk on the data."""
+    if isinstance(target.loss, CountsRisk):
+        return np.asarray(jax.device_get(data_gradients(target, host_array(theta))), np.float64)
+    return scores.sum(1) if weights is None else np.einsum("snk,n->sk", scores, weights.values)
+
+
 def log_normal_density(
-    scores: Float[np.ndarray, "N K"], bootstrap: Bootstrap | None, weights: Weights | None = None
+    scores: Float[np.ndarray, "N K"],
+    bootstrap: Bootstrap | None,
+    weights: Weights | None = None,
+    gradient: Float[np.ndarray, " K"] | None = None,
 ) -> float:
-    """Return the normal log-density of the sum of the gradients, up to a constant; minus infinity if J is singular.
+    """Return the normal log-density of the gradient of the risk, up to a constant.
+
+    It is minus infinity if J is singular, or the gradient is not finite.
 
     Parameters
     ----------
@@ -188,11 +213,14 @@ def log_normal_density(
         The bootstrap, which states how observations depend on each other.
     weights : Weights or None
         Weights of the observations. Default: None, all one.
+    gradient : ndarray of shape (K,), optional
+        Gradient of the risk. Default: the weighted sum of `scores`, which it is for a sum of losses.
     """
     shares = np.ones(len(scores)) if weights is None else weights.values
     total = shares @ scores
     covariance = sum_of_outer_products((scores - total / shares.sum()).T, bootstrap, weights)
+    gradient = total if gradient is None else gradient
     sign, log_determinant = np.linalg.slogdet(covariance)
-    if sign <= 0 or not np.isfinite(log_determinant):
+    if sign <= 0 or not np.isfinite(log_determinant) or not np.isfinite(gradient).all():
         return -np.inf
-    return -0.5 * float(log_determinant + total @ np.linalg.solve(covariance, total))
+    return -0.5 * float(log_determinant + gradient @ np.linalg.solve(covariance, gradient))

@@ -3,9 +3,10 @@ r"""SafeBayes: the learning rate whose posterior predicts the next observation b
 For every learning rate of a grid, the posterior $\pi_\eta(\theta \mid z_1, \dots, z_i)$ of the first i observations is
 evaluated on the next one. R-log-SafeBayes adds up the posterior expectations of the loss,
 
-$$ S(\eta) = \sum_{i=0}^{n-1} \mathrm{E}_{\pi_\eta(\cdot \mid z_1, \dots, z_i)}\,r_{i+1}(\theta), $$
+$$ S(\eta) = \sum_{i=1}^{n-1} \mathrm{E}_{\pi_\eta(\cdot \mid z_1, \dots, z_i)}\,r_{i+1}(\theta), $$
 
-and I-log-SafeBayes the losses at the posterior means. The learning rate minimizes the sum.
+and I-log-SafeBayes the losses at the posterior means. The learning rate minimizes the sum. The prediction of the first
+observation is left out: it is that of the prior, whatever the learning rate.
 
 The posteriors of all prefixes of the data are replicates whose counts are one for the first observations and zero for
 the others. One tempering from the prior visits the learning rates of the grid in turn, for all prefixes together.
@@ -30,6 +31,7 @@ from calibayes._core.status import Diagnostic
 from calibayes._core.target import Target
 from calibayes.bootstrap import Block, Cluster
 from calibayes.methods.base import PlugInMethod
+from calibayes.methods.holmes_walker import is_log_likelihood
 from calibayes.methods.moments import DrawsOnData, LearningRate, unresolved
 from calibayes.samplers.initial import init_at_prior
 from calibayes.samplers.mixing import temper_to
@@ -70,7 +72,9 @@ class SafeBayes(PlugInMethod):
     there are observations (at most 500), often more than `"gpc"`. The sum depends on the order of the observations,
     and on the prior: with a diffuse prior the first predictions dominate it and are noisy. Observations must be
     independent, so that it is not available for `bootstrap.Cluster` and `bootstrap.Block`. All intervals are at the
-    same learning rate. `result.eta_se` is the difference between two halves of the particles.
+    same learning rate. `result.eta_se` is half the difference between the learning rates of two halves of the
+    particles; the distance between learning rates of the grid is not included. If the loss is not a log-likelihood, an
+    optimum at either end of the grid is reported, because a learning rate of one then has no special meaning.
 
     References
     ----------
@@ -87,6 +91,7 @@ class SafeBayes(PlugInMethod):
 
     name: ClassVar[str] = "safe-bayes"
     uses_moments: ClassVar[bool] = False
+    uses_sandwich: ClassVar[bool] = False
     is_global: ClassVar[bool] = True
     variant: str = eqx.field(static=True)
     grid: tuple[float, ...] = eqx.field(static=True)
@@ -116,7 +121,8 @@ class SafeBayes(PlugInMethod):
             raise ValueError('method "safe-bayes" starts from draws of the prior, which needs a method sample.')
 
     def learning_rate(self, draws, vector):  # noqa: ARG002
-        return _best_of(self.grid, self.predictive_losses(draws))
+        is_likelihood = is_log_likelihood(draws.target.loss)
+        return _best_of(self.grid, self.predictive_losses(draws), is_likelihood)
 
     def predictive_losses(self, draws: DrawsOnData) -> Float[np.ndarray, "2 G"]:
         """Return the sum of the losses of the next observations at each learning rate, by each half of the particles.
@@ -136,12 +142,14 @@ class SafeBayes(PlugInMethod):
         if target.mesh is not None:
             raise ValueError('method "safe-bayes" needs a single device.')
         n = int(target.counts.n)
-        lengths = np.unique(np.linspace(0, n - 1, min(n, CONFIG.max_prefixes)).round().astype(int))
+        lengths = np.unique(np.linspace(1, n - 1, min(n - 1, CONFIG.max_prefixes)).round().astype(int))
         return _predictive_losses(fold_key(draws.key, _STREAM), target, lengths, self.grid, self.variant == "I-log")
 
 
-def _best_of(grid: tuple[float, ...], halves: Float[np.ndarray, "2 G"]) -> LearningRate:
+def _best_of(grid: tuple[float, ...], halves: Float[np.ndarray, "2 G"], is_likelihood: bool) -> LearningRate:
     """Return the learning rate with the smallest sum of predictive losses, from those of two halves of the particles.
+
+    An optimum at an end of the grid is reported, except at one or more if one is the learning rate of a likelihood.
 
     Raises
     ------
@@ -158,7 +166,8 @@ def _best_of(grid: tuple[float, ...], halves: Float[np.ndarray, "2 G"]) -> Learn
     best = int(np.argmin(sums))
     noise, spread = np.ptp(halves[0, finite] - halves[1, finite]), np.ptp(sums[finite])
     findings: tuple[Diagnostic, ...] = ()
-    if best == 0 or (best == len(grid) - 1 and grid[-1] < 1):
+    at_likelihood = is_likelihood and grid[best] >= 1
+    if best == 0 or (best == len(grid) - 1 and not at_likelihood):
         findings = unresolved(
             f"The predictions are best at an end of the grid, from {grid[0]:.3g} to {grid[-1]:.3g}. Extend grid=."
         )
@@ -186,7 +195,7 @@ def _predictive_losses(
         keys = replicate_keys(fold_key(temper_key, k), prefixes.n_replicates)
         state = temper_to(keys, prefixes, state, eta)
         values = np.asarray(_next_losses(prefixes, state.particles, jnp.asarray(following), at_mean), np.float64)
-        sums.append(np.where(np.isnan(values), np.inf, values)[:, 1:].sum(1) * (n / len(lengths)))
+        sums.append(np.where(np.isnan(values), np.inf, values)[:, 1:].sum(1) * ((n - 1) / len(lengths)))
     return np.array(sums).T
 
 

@@ -86,6 +86,7 @@ class StudentizedGPC(Method):
     """
 
     name: ClassVar[str] = "gpc-studentized"
+    uses_sandwich: ClassVar[bool] = True
 
     def check(self, model, bootstrap, shape, weights):  # noqa: ARG002
         if isinstance(bootstrap, Block):

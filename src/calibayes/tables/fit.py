@@ -43,7 +43,7 @@ def fit(
     formula : str
         Target and predictors, such as "y ~ x1 + C(group)". Columns of text are categories; "." means all other columns.
         "Surv(time, event) ~ x1", or "Surv(entry, time, event) ~ x1" for delayed entry, is Cox's proportional hazards
-        model, for which `loss` is not used.
+        model, for which `loss` is not used; ties are those of Efron, or of Breslow if `weights` are not integers.
     frame : pandas.DataFrame, str or path
         The table. Polars frames are converted; files are read as by `calibayes fit` (CSV, TSV or Parquet).
     loss : str or LinearLoss

@@ -12,6 +12,7 @@ from jaxtyping import Float
 
 from calibayes import bootstrap as bootstraps
 from calibayes import losses
+from calibayes._validate.settings import check_weights
 from calibayes.design import Design
 from calibayes.losses import Cox, LinearLoss
 from calibayes.report.description import model_title
@@ -85,13 +86,19 @@ class LinearModel:
 
     @staticmethod
     def of_survival(selection: Selection) -> "LinearModel":
-        """Return Cox's model of columns that were selected by a formula with `Surv(time, event)` on the left side."""
+        """Return Cox's model of columns that were selected by a formula with `Surv(time, event)` on the left side.
+
+        Ties are those of Efron, or of Breslow with survey weights.
+        """
         require_rows(len(selection.y), selection.columns.shape[1])
         if not selection.columns.shape[1]:
             raise ValueError("a survival model needs a column on the right side of the formula.")
         design = Design.from_columns(selection.columns, False, selection.weights)
         survival = survival_target(selection)
-        return LinearModel(replace(selection, intercept=False), Cox(), survival, None, design)
+        # Efron's treatment of ties is for weights that are numbers of repetitions.
+        weights = check_weights(selection.weights, len(selection.y))
+        risk = Cox("efron" if weights is None or weights.repeats else "breslow")
+        return LinearModel(replace(selection, intercept=False), risk, survival, None, design)
 
     def calibrate(
         self, *, bootstrap: object, block: int | None = None, call: str, file: str | None = None, **options: Any
