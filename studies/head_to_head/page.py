@@ -6,7 +6,7 @@ from pathlib import Path
 
 from studies.head_to_head import figures, safebayes, summary, tables
 from studies.head_to_head.cells import PRELIMINARY, Cell, cells
-from studies.head_to_head.names import AR1, CLUSTERS, FOLDER, REPLICATES, WIDE
+from studies.head_to_head.names import AR1, CLUSTERS, FOLDER, LOSSES, REPLICATES, SIZES, WIDE
 from studies.records import RecordFolder
 
 DETAILS = "head_to_head_cells.md"
@@ -44,7 +44,7 @@ def write(results: Path, docs: Path) -> list[Path]:
         _joint(ordinary),
         _shapes(all_cells),
         safebayes.section(results),
-        _NOT_COMPARED,
+        _not_compared(ordinary),
     ]
     page, details = docs / "head_to_head.md", docs / DETAILS
     page.write_text("\n\n".join(section for section in sections if section) + "\n")
@@ -92,12 +92,17 @@ the interval), compared on the same data sets; a difference counts if it exceeds
 times were measured while other programs used the machine; they show orders of magnitude. The first calibration of a
 model in a process also compiles ([](performance.md)). Hardware and software: {machines}."""
 
-_NOT_COMPARED = """## Not compared
 
-- *Logistic and hinge losses, and N 400*: the commands include them; they were left out of the stored run to have more
-  data sets in the other cells.
-- *NumPyro at eta 1*: it would sample the same posterior as `eta 1`; the tests compare the sampler of calibayes with
-  exact integration, and its intervals with those of NumPyro.
+def _not_compared(ordinary: Sequence[Cell]) -> str:
+    """Return what the page leaves out: the cells without results, and other work."""
+    present = {(cell.loss, cell.n) for cell in ordinary}
+    missing = [f"{loss} at N {n}" for n in SIZES for loss in LOSSES if (loss, n) not in present]
+    left_out = f"- *{', '.join(missing)}*: the commands include them; they were not run.\n" if missing else ""
+    return f"## Not compared\n\n{left_out}{_NOT_COMPARED}"
+
+
+_NOT_COMPARED = """- *NumPyro at eta 1*: it would sample the same posterior as `eta 1`; the tests compare the sampler of
+  calibayes with exact integration, and its intervals with those of NumPyro.
 - *Wu and Martin* (arXiv 2012.11349) compare several methods for the learning rate by simulation, and conclude that GPC
   tends to outperform the others in coverage. Only its abstract and introduction were available to us, so that their
   simulations are not repeated here."""
