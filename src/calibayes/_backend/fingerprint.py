@@ -37,11 +37,23 @@ _KNOWN = (
     "numpy",
 )
 """Packages whose objects a strict digest represents by name and attributes; the versions are not included."""
-_GENERATED = ("__dict__", "__doc__", "__module__", "__weakref__", "_abc_impl")
+_GENERATED = (
+    "__dict__",
+    "__doc__",
+    "__firstlineno__",
+    "__module__",
+    "__slotnames__",
+    "__static_attributes__",
+    "__weakref__",
+    "_abc_impl",
+)
 """Attributes of a class that follow from the others, or do not affect what its instances do."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range, slice)
-_CONTAINERS = (tuple, list, dict, set, frozenset, np.ndarray, np.generic, np.dtype, jax.Array)
-"""Types whose content is hashed, exactly; and of subclasses likewise."""
+"""Types whose values their `repr` determines; subclasses are not among them, because they can have methods."""
+_CONTAINERS = (tuple, list, dict, set, frozenset, np.ndarray)
+"""Types whose values their content determines; subclasses are not among them, because they can have methods."""
+_CONTAINER_PACKAGES = ("calibayes", "equinox", "jax", "jaxlib")
+"""Packages whose subclasses of containers, and whose arrays, their content determines."""
 
 
 class UnstableDigestError(ValueError):
@@ -67,26 +79,37 @@ def digest(value: object, strict: bool = False) -> str:
     UnstableDigestError
         If `strict` and the value contains an object whose behaviour its attributes and code may not determine.
     """
-    return _hash(value, (), strict).hex()
+    return _hash(value, strict, {}).hex()
 
 
-def _hash(value: object, ancestors: tuple[int, ...], strict: bool) -> bytes:
-    """Return the digest of a value; `ancestors` are the ids of the values that contain it, to detect cycles."""
-    if id(value) in ancestors:
-        return b"itself"
-    if isinstance(value, _PLAIN):
-        return sha256(f"{type(value).__name__} {value!r}".encode()).digest()
+def _hash(value: object, strict: bool, known: dict[int, tuple[object, bytes]]) -> bytes:
+    """Return the digest of a value.
+
+    `known` holds the values that were hashed, by id, with their digests: each is hashed once, however often it occurs.
+    It keeps them alive, so that no other value gets the same id. A value that contains itself is found there, too.
+    """
+    cls = type(value)
+    if cls in _PLAIN:
+        return sha256(f"{cls.__name__} {value!r}".encode()).digest()
+    if id(value) in known:
+        return known[id(value)][1]
     if strict:
         _require_known(value)
-    total = sha256(type(value).__name__.encode())
+    known[id(value)] = value, b"itself"
+    own = f"{cls.__module__}.{cls.__qualname__}".encode() if from_library(cls) else _hash(cls, strict, known)
+    total = sha256(own)
     for part in _parts(value):
-        inner = part if isinstance(part, bytes) else _hash(part, (*ancestors, id(value)), strict)
+        inner = part if isinstance(part, bytes) else _hash(part, strict, known)
         total.update(len(inner).to_bytes(8, "little") + inner)
+    known[id(value)] = value, total.digest()
     return total.digest()
 
 
 def _parts(value: object) -> Iterator[Any]:
     """Yield the parts that distinguish a value from others of its type: bytes, or values to be hashed in turn."""
+    if not (from_library(type(value)) or isinstance(value, type)):
+        # Also of a tuple, a dictionary or a number of the user's own class.
+        yield _attributes(value)
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         yield from _array(value)
     elif isinstance(value, tuple | list):
@@ -94,7 +117,9 @@ def _parts(value: object) -> Iterator[Any]:
     elif isinstance(value, dict):
         yield from (pair for item in value.items() for pair in item)
     elif isinstance(value, set | frozenset):
-        yield from sorted(_hash(item, (), False) for item in value)
+        yield from sorted(value, key=_order)
+    elif isinstance(value, _PLAIN):
+        yield repr(value)
     elif isinstance(value, CodeType):
         names = (value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
         counts = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_flags)
@@ -128,7 +153,19 @@ def _parts(value: object) -> Iterator[Any]:
     elif hasattr(value, "__array__"):
         yield np.asarray(value)
     else:
-        yield from (type(value), getattr(value, "__name__", ""), getattr(value, "__dict__", {}))
+        yield getattr(value, "__name__", "")
+        if from_library(type(value)):
+            yield _attributes(value)
+
+
+def _attributes(value: object) -> Any:
+    """Return the attributes of an object, including those in slots, also if its class defines what is pickled."""
+    return object.__getstate__(value)
+
+
+def _order(item: object) -> str:
+    """Return the key by which the items of a set are sorted: the same in every process."""
+    return digest(item)
 
 
 def _is_generated(name: str) -> bool:
@@ -150,7 +187,11 @@ def _require_known(value: object) -> None:
         if any(name.partition(".")[0] not in _KNOWN for name in imported):
             raise UnstableDigestError(f"{value.co_name} imports {', '.join(imported)}.")
         return
-    if isinstance(value, _CONTAINERS):
+    if isinstance(value, (*_CONTAINERS, np.generic, np.dtype, jax.Array)):
+        cls, package = type(value), type(value).__module__.partition(".")[0]
+        is_scalar = package == "numpy" and not isinstance(value, np.ndarray)
+        if not (cls in _CONTAINERS or package in _CONTAINER_PACKAGES or is_scalar):
+            raise UnstableDigestError(f"{cls.__qualname__} is a container with methods of its own.")
         return
     named = value if isinstance(value, type | ModuleType) or callable(value) else type(value)
     module = named.__name__ if isinstance(named, ModuleType) else getattr(named, "__module__", None)

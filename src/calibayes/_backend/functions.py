@@ -161,7 +161,7 @@ def _global_names(code: CodeType) -> set[str]:
 
 def _unchanged(recorded: object, current: object) -> bool:
     """Return whether a variable still has the value that was recorded; changes in place are not noticed."""
-    if isinstance(recorded, tuple) and isinstance(current, tuple):
+    if isinstance(recorded, tuple) and type(recorded) is type(current):
         return len(recorded) == len(current) and all(map(_unchanged, recorded, current))
     is_equal = recorded is current or (isinstance(recorded, _Recursion) and isinstance(current, _Recursion))
     return is_equal or _same(recorded, current)
@@ -169,7 +169,8 @@ def _unchanged(recorded: object, current: object) -> bool:
 
 def _same(a: object, b: object) -> bool:
     if isinstance(a, tuple) and isinstance(b, tuple):
-        return len(a) == len(b) and all(map(_same, a, b))
+        # Named tuples with other names, or of another class with other methods, differ.
+        return type(a) is type(b) and len(a) == len(b) and all(map(_same, a, b))
     if isinstance(a, _COMPARED_BY_VALUE):
         return type(a) is type(b) and a == b
     if isinstance(a, CodeType):
