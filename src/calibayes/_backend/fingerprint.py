@@ -11,6 +11,7 @@ unknown classes.
 
 import dataclasses
 import dis
+import weakref
 from collections.abc import Iterator
 from functools import partial
 from hashlib import sha256
@@ -175,9 +176,27 @@ def _is_generated(name: str) -> bool:
 def _array(value: object) -> Iterator[Any]:
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
+        value = np.asarray(value)
+    if isinstance(value, jax.Array):
+        yield from (f"{value.dtype} {value.shape}", _content(value))
+        return
     array = np.asarray(value)
     yield f"{array.dtype.str} {array.shape}"
     yield array.tolist() if array.dtype.hasobject else array.tobytes()
+
+
+_contents: dict[int, tuple[weakref.ref, bytes]] = {}
+"""JAX arrays by their id, with the digests of their content."""
+
+
+def _content(array: jax.Array) -> bytes:
+    """Return the digest of the content of a JAX array, which cannot change and is therefore hashed only once."""
+    key = id(array)
+    known = _contents.get(key)
+    if known is None or known[0]() is not array:
+        content = sha256(np.asarray(array).tobytes()).digest()
+        known = _contents[key] = weakref.ref(array, lambda _: _contents.pop(key, None)), content
+    return known[1]
 
 
 def _require_known(value: object) -> None:

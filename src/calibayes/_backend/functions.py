@@ -33,7 +33,8 @@ class Function:
     The captured values (closure, defaults and globals) are recorded when the function is wrapped, so that the lambdas
     of a loop over `tau` differ although they share one variable. A call is an error if a variable has changed since
     then: programs that were compiled for the recorded values would be used for others. Captured values that can change
-    in place, such as NumPy arrays and dictionaries, make two functions unequal; a change in place is not noticed.
+    in place, such as NumPy arrays and dictionaries, make two functions unequal. A change in place is not noticed by a
+    call, but by `calibrate` (`calibayes._backend.outdated`).
 
     Parameters
     ----------
