@@ -51,7 +51,7 @@ class Function:
     Raises
     ------
     ValueError
-        By a call, if a captured variable has changed.
+        By a call or `check_unchanged`, if a captured variable has changed.
     """
 
     def __init__(self, fn: FunctionType):
@@ -59,13 +59,17 @@ class Function:
         self.captured = captured_values(fn)
 
     def __call__(self, *args: Any) -> Any:
+        self.check_unchanged()
+        return self.fn(*args)
+
+    def check_unchanged(self) -> None:
+        """Raise an error if a captured variable has changed; to be called before `fn` is called directly."""
         for (name, recorded), (_, current) in zip(self.captured, captured_values(self.fn), strict=True):
             if not _unchanged(recorded, current):
                 raise ValueError(
                     f"{name}, which the function {self!r} uses, has changed since the model was made. Make the model "
                     f"again, or fix the value by an argument with a default: {name}={name}."
                 )
-        return self.fn(*args)
 
     def __hash__(self) -> int:
         return hash(self.fn.__code__)
