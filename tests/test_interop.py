@@ -277,7 +277,7 @@ def test_model_whose_global_variable_has_changed_is_an_error(monkeypatch):
     with pytest.raises(ValueError, match="PRIOR_SCALE, which the function with_global_scale uses, has changed"):
         model.prior.log_prob(jnp.zeros(1))
     with pytest.raises(ValueError, match="PRIOR_SCALE, which the function with_global_scale uses, has changed"):
-        model.loss(jnp.zeros(1), Y[0])
+        model.loss(jnp.zeros(1), jnp.asarray(Y)[0])
 
 
 def test_redefined_model_function_does_not_recompile():

@@ -227,10 +227,7 @@ class Calibration:
         repaired = np.full(iterate.coverage.n_replicates + 1, self.fell_back)
         if iterate.info.repaired is not None:
             repaired |= iterate.info.repaired
-        if iterate.reported is None:
-            draws, risk = _draw(inputs.key, problem.target.constrained(iterate.particles))
-        else:
-            draws, risk = _draw(inputs.key, problem.target.constrained(iterate.reported), share=1.0)
+        draws, risk = self._reported_draws()
         result = Result(
             eta=iterate.eta,
             eta_se=iterate.eta_se,
@@ -386,7 +383,14 @@ class Calibration:
         """Return the posterior means of the sampled parameters at the joint learning rate."""
         if self.problem.estimate == "mean":
             return np.asarray(self.iterate.point, np.float64)
-        return _draw(self.inputs.key, self.problem.target.constrained(self.iterate.particles))[0].mean(0)
+        return self._reported_draws()[0].mean(0)
+
+    def _reported_draws(self) -> tuple[Float[np.ndarray, "M K"], Float[np.ndarray, " M"]]:
+        """Return the draws of the result and their risks: of the particles, or those that the method reports."""
+        key, target, reported = self.inputs.key, self.problem.target, self.iterate.reported
+        if reported is None:
+            return _draw(key, target.constrained(self.iterate.particles))
+        return _draw(key, target.constrained(reported), share=1.0)
 
     def _combinations(self, of: object) -> tuple[Float[np.ndarray, "R K"], Float[np.ndarray, " R"]]:
         """Return the requested combinations of sampled parameters, and constants to add."""
