@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from calibayes.tables.files import DataFrame, Series, is_numeric
+from calibayes.tables.files import NOTES, DataFrame, Series, is_numeric
 from calibayes.tables.wording import option
 
 
@@ -81,7 +81,7 @@ class Selection:
     strata: Series | None
     """Stratum labels of the rows as a pandas series; None without strata."""
     notes: list[str]
-    """Sentences about rows and columns that were dropped."""
+    """Sentences about how the file was read, and about rows and columns that were dropped."""
     survival: tuple[Series, ...] = ()
     """Events and, if there are any, times of entry."""
     roles: Roles = field(default_factory=Roles)
@@ -159,10 +159,12 @@ def select_columns(
     if formula is not None:
         from calibayes.tables.formulas import select_by_formula
 
-        return select_by_formula(frame, target, formula, roles, drop_missing, allow_python)
-    if target is None:
+        selection = select_by_formula(frame, target, formula, roles, drop_missing, allow_python)
+    elif target is None:
         raise ValueError(f"--target must name the column to predict: one of {list_names(frame.columns)}.")
-    return _select_by_name(frame, target, columns, intercept, roles, drop_missing)
+    else:
+        selection = _select_by_name(frame, target, columns, intercept, roles, drop_missing)
+    return replace(selection, notes=[*frame.attrs.get(NOTES, []), *selection.notes])
 
 
 _NAME = r"\s*(`[^`]+`|[^\W\d]\w*)\s*"
@@ -324,7 +326,7 @@ def require_numeric_target(y: Series, name: str) -> None:
     raise ValueError(f"the target {name!r} must be numeric; it has values such as {examples}. {remedy}")
 
 
-def class_target(y: Series, name: str, positive: str | None) -> tuple[Float[np.ndarray, " N"], list[str]]:
+def class_target(y: Series, name: str, positive: object) -> tuple[Float[np.ndarray, " N"], list[str]]:
     """Return the target of a loss of two classes as -1 and 1, and the labels of these classes.
 
     The positive class defaults to the larger label: 1 of 0 and 1, True of False and True, the later in the alphabet.
@@ -348,8 +350,7 @@ def class_target(y: Series, name: str, positive: str | None) -> tuple[Float[np.n
             f"compare one class with the others, use {option('--formula')} "
             f'"I({_quote(name)} == {_literal(values[-1])}) ~ .".'
         )
-    if positive is None:
-        positive = labels[1]
+    positive = labels[1] if positive is None else _label_of(positive, labels)
     if positive not in labels:
         raise ValueError(
             f"{option('--positive')} must be a class of {name!r}, {labels[0]} or {labels[1]}; got {positive}."
@@ -367,7 +368,11 @@ def require_columns(frame: DataFrame, names: Iterable[str]) -> None:
         close = [columns[match] for match in get_close_matches(name.lower(), columns, n=3)]
         # The first word of a name that was not quoted.
         close = close or [column for column in frame.columns if re.match(rf"{re.escape(name)}\b", column)]
-        hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"The columns are {list_names(frame.columns)}."
+        hint = (
+            f"Did you mean {' or '.join(map(repr, close))}?"
+            if close
+            else f"The columns are {list_names(frame.columns)}."
+        )
         if any(_quote(column) != column for column in close):
             hint += " Names with spaces or brackets need backticks in a formula."
         raise ValueError(f"there is no column {name!r}. {hint}")
@@ -387,7 +392,9 @@ def _require_numeric(frame: DataFrame, target: str, names: Sequence[str]) -> Non
     if not texts:
         return
     numeric = [name for name in names if name not in texts]
-    described = list_names([f"{name} (such as {', '.join(map(repr, values[:2]))})" for name, (values, _) in texts.items()])
+    described = list_names(
+        [f"{name} (such as {', '.join(map(repr, values[:2]))})" for name, (values, _) in texts.items()]
+    )
     raise ValueError(
         f"these columns are not numeric: {described}. {_encoding(frame, target, numeric, list(texts))} or leave them "
         f"out with --columns{_suggested_columns(numeric)}."
@@ -427,6 +434,13 @@ def _texts(column: Series) -> tuple[list[str], bool]:
 
 def _label(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _label_of(value: object, labels: Sequence[str]) -> str:
+    """Return the label of a value: True and False also stand for 1 and 0, and these for True and False."""
+    label = _label(value)
+    others = {"True": "1", "False": "0", "1": "True", "0": "False"}
+    return others[label] if label not in labels and others.get(label) in labels else label
 
 
 def _literal(value: object) -> str:
