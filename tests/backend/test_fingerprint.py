@@ -206,7 +206,20 @@ def importing(x):
         importing,
         scipy.special.logsumexp,
     ],
-    ids=["module", "deque", "defaultdict", "named tuple", "set", "number", "masked", "bytearray", "proxy", "closure of a library", "import", "another package"],
+    ids=[
+        "module",
+        "deque",
+        "defaultdict",
+        "named tuple",
+        "set",
+        "number",
+        "masked",
+        "bytearray",
+        "proxy",
+        "closure of a library",
+        "import",
+        "another package",
+    ],
 )
 def test_strict_digest_rejects_values_whose_state_it_cannot_see(value):
     with pytest.raises(UnstableDigestError):
