@@ -75,7 +75,7 @@ def test_constant_column_is_detected_despite_rounding():
 def test_column_with_the_name_of_the_intercept_is_an_error():
     assert Design.from_columns(COLUMNS, intercept=False).names(["a", "intercept"]) == ["a", "intercept"]
     with pytest.raises(
-        ValueError, match="a column is called 'intercept'.*Rename the column, or fit without an intercept"
+        ValueError, match=r"a column is called 'intercept'.*Rename the column, or fit without an intercept"
     ):
         Design.from_columns(COLUMNS).names(["a", "intercept"])
 

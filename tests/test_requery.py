@@ -372,5 +372,5 @@ def test_further_questions_after_a_change_of_the_model_are_an_error(result):
         lambda: changed.validate(None, None),
         lambda: changed.with_method(cb.methods.Fixed(1.0)),
     ):
-        with pytest.raises(ValueError, match="has changed since the calibration.*Calibrate again"):
+        with pytest.raises(ValueError, match=r"has changed since the calibration.*Calibrate again"):
             question()

@@ -32,7 +32,7 @@ from calibayes._core.target import make_target
 from calibayes._validate.data import Observations, check_data
 from calibayes._validate.functions import forget_passed
 from calibayes._validate.parts import check_parts
-from calibayes._validate.sample import few_observations, redundant_columns
+from calibayes._validate.sample import few_observations, many_repetitions, redundant_columns
 from calibayes._validate.settings import (
     as_key,
     check_bootstrap,
@@ -222,7 +222,7 @@ def calibrate(
     check_n_particles(size, observations.dim, n_replicates)
     drawn_by = replicates if isinstance(replicates, Bootstrap) else None
     n_resampled = observations.n if observation_weights is None else observation_weights.n_resampled
-    findings = few_observations(n_resampled, observations.dim, replicates)
+    findings = few_observations(n_resampled, observations.dim, replicates) + many_repetitions(observation_weights)
     if isinstance(model.loss, LinearLoss):
         x, extremes = columns_of(observations.data)
         findings += redundant_columns(x, observations.names, extremes)

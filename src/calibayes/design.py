@@ -111,8 +111,8 @@ class Design:
         """
         if self.intercept and "intercept" in columns:
             raise ValueError(
-                "a column is called 'intercept', which is the name of the model's own intercept. Rename the column, or fit "
-                "without an intercept (fit_intercept=False in estimators)."
+                "a column is called 'intercept', which is the name of the model's own intercept. Rename the column, or "
+                "fit without an intercept (fit_intercept=False in estimators)."
             )
         return ["intercept", *columns] if self.intercept else list(columns)
 

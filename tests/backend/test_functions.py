@@ -52,7 +52,7 @@ def test_functions_with_different_code_differ():
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_named_tuples_of_different_classes_differ(make):
-    """Their fields or methods differ, although the values are the same; a class is often defined again in a notebook."""
+    """Their fields or methods differ, although the values are the same; notebooks often define a class again."""
     first, second = namedtuple("Settings", "a b"), namedtuple("Settings", "b a")
     assert make(first(1.0, 2.0)) == make(first(1.0, 2.0))
     assert make(first(1.0, 2.0)) != make(second(1.0, 2.0))

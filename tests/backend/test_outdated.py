@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import calibayes as cb
+from calibayes._backend import outdated
 from calibayes._backend.jit import clear_programs, jit, n_programs
 from calibayes._backend.outdated import drop_outdated_programs, record_states, state_of
 
@@ -125,7 +126,7 @@ def test_object_without_a_hash_is_ignored():
 
 def test_number_of_recorded_states_is_bounded(monkeypatch):
     clear_programs()
-    monkeypatch.setattr("calibayes._backend.outdated._MAX_RECORDED", 2)
+    monkeypatch.setattr(outdated, "CONFIG", outdated.OutdatedConfig(max_recorded=2))
     log_prob(Attribute(), jnp.ones(1))
     for _ in range(4):
         drop_outdated_programs(Attribute())

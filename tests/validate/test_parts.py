@@ -80,7 +80,7 @@ def test_column_of_a_parquet_file_that_is_not_of_numbers_is_an_error(tmp_path, k
     values = ["01", "02"] if kind == "digits" else pandas.date_range("2020", periods=2)
     frame = pandas.DataFrame({"a": [True, False], "b": values, "y": [0.0, 1.0]})
     frame.to_parquet(tmp_path / "table.parquet")
-    with pytest.raises(TypeError, match="column 'b' must hold numbers; its type is.*Leave it out"):
+    with pytest.raises(TypeError, match=r"column 'b' must hold numbers; its type is.*Leave it out"):
         cb.Parts.from_parquet(tmp_path / "table.parquet", "y")
     assert cb.Parts.from_parquet(tmp_path / "table.parquet", "y", ["a"]).names == ["a"]
 

@@ -1,22 +1,31 @@
 """Programs in memory whose user objects have changed.
 
 Compiled programs are found by the tree structure and the static values of their arguments. These compare equal although
-an object has changed in place: a bound method after an assignment to an attribute of its object, or an equinox module or
-dataclass one of whose methods uses a global variable that has another value now. Hence the state of the user's objects,
-by which a digest represents them with their attributes, their methods and the variables that these capture, is recorded
-at the start of every calibration. If it differs from the one for which programs were compiled, all programs are dropped.
+an object has changed in place: a bound method after an assignment to an attribute of its object, or an equinox module
+or dataclass one of whose methods uses a global variable that has another value now. Hence the state of the user's
+objects, which is a digest of their attributes, their methods and the variables that these capture, is recorded at the
+start of every calibration. If it differs from the one for which programs were compiled, all programs are dropped.
 """
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 import jax
 
 from calibayes._backend.fingerprint import digest
 from calibayes._backend.jit import clear_programs, is_array_like
 
-_MAX_RECORDED = 256
-"""Number of objects whose states are recorded. When it is exceeded, all programs are dropped and the states forgotten.
-Order-of-magnitude choice; it affects the running time only."""
+
+@dataclass(frozen=True)
+class OutdatedConfig:
+    """Tuning constants of the recorded states."""
+
+    max_recorded: int = 256
+    """Number of objects whose states are recorded. When it is exceeded, all programs are dropped and the states
+    forgotten. Order-of-magnitude choice; it affects the running time only."""
+
+
+CONFIG = OutdatedConfig()
 
 _states: dict[Hashable, str | None] = {}
 """State of each object for which programs may have been compiled, by what the programs are found by."""
@@ -57,7 +66,7 @@ def drop_outdated_programs(*objects: object) -> bool:
     current = _current_states(objects)
     # A state that cannot be determined may be another one.
     is_outdated = any(key in _states and (state is None or _states[key] != state) for key, state in current.items())
-    if is_outdated or len(_states) > _MAX_RECORDED:
+    if is_outdated or len(_states) > CONFIG.max_recorded:
         clear_programs()
         _states.clear()
     _states.update(current)

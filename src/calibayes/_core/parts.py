@@ -203,8 +203,8 @@ def _require_numbers(field: Any) -> None:
 
     if not (holds_numbers(field) or types.is_decimal(field.type)):
         raise TypeError(
-            f"column {field.name!r} must hold numbers; its type is {field.type}. Leave it out (columns=), or convert it "
-            "to numbers."
+            f"column {field.name!r} must hold numbers; its type is {field.type}. Leave it out (columns=), or convert "
+            "it to numbers."
         )
 
 

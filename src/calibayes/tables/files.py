@@ -51,13 +51,14 @@ def read_table(path: Path, missing: Sequence[str] = ()) -> DataFrame:
         if suffix == ".parquet":
             frame = pandas.read_parquet(path)
         else:
-            options = {"sep": _separator(path, suffix), "na_values": list(missing), "encoding": "utf-8-sig"}
+            separator = _separator(path, suffix)
+            options = {"sep": separator, "na_values": list(missing), "encoding": "utf-8-sig"}
             frame = pandas.read_csv(path, skipinitialspace=True, **options)
-            if options["sep"] != "," and (with_commas := _with_decimal_commas(frame)):
+            if separator != "," and (with_commas := _with_decimal_commas(frame)):
                 frame = pandas.read_csv(path, skipinitialspace=True, decimal=",", **options)
                 frame.attrs[NOTES] = [f"read the commas in {with_commas} as decimal points"]
             if frame.shape[1] and frame.iloc[:, -1].isna().all():
-                _require_no_trailing_separator(path, options["sep"])
+                _require_no_trailing_separator(path, separator)
     except UnicodeDecodeError:
         raise ValueError(f"{path.name} is not UTF-8 text: save it as UTF-8.") from None
     except MemoryError:
@@ -118,7 +119,8 @@ def _require_no_trailing_separator(path: Path, separator: str) -> None:
         header, first = next(rows, []), next(rows, [])
     if len(first) > len(header):
         raise ValueError(
-            f"the rows end in the delimiter {separator!r}, and the header does not. Remove it from the ends of the rows."
+            f"the rows end in the delimiter {separator!r}, and the header does not. Remove it from the ends of "
+            "the rows."
         )
 
 
