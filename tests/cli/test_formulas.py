@@ -76,7 +76,7 @@ def test_column_called_intercept_is_not_the_intercept():
 
 @pytest.mark.parametrize("formula", ["`2` ~ .", "`2` ~ `1`"])
 def test_ambiguous_column_is_an_error_in_a_formula_that_runs_as_python(formula):
-    with pytest.raises(ValueError, match=r"with --allow-python, column '[01]' cannot be told from a number.*Rename it"):
+    with pytest.raises(ValueError, match=r"with --allow-python, column '[01]' is ambiguous.*Rename it"):
         select_columns(NUMBERED, None, formula=formula, allow_python=True)
     plain = NUMBERED.assign(y=1.0 * np.arange(N), x=NUMBERED["0"])
     assert select_columns(plain, None, formula="y ~ np.tanh(x * 1.5)", allow_python=True).intercept

@@ -73,12 +73,12 @@ def many_repetitions(weights: Weights | None) -> list[Diagnostic]:
     """
     if weights is None or not weights.repeats:
         return []
-    n, n_rows = weights.n_resampled, int((weights.values > 0).sum())
-    if n <= CONFIG.many_repetitions * n_rows:
+    n, n_weighted = weights.n_resampled, int((weights.values > 0).sum())
+    if n <= CONFIG.many_repetitions * n_weighted:
         return []
     message = (
-        f"Integer weights are taken as numbers of repetitions: {n:,} observations from {n_rows:,} rows. If they are "
-        "survey weights, divide them by their mean."
+        f"Integer weights are taken as numbers of repetitions: {n:,} observations from {n_weighted:,} rows. If they "
+        "are survey weights, divide them by their mean."
     )
     return [Diagnostic(Code.WEIGHTS_REPEAT, Severity.INFO, n, message)]
 

@@ -313,8 +313,8 @@ def _parse_with_python(formula: str, frame: DataFrame, dot_columns: Sequence[str
         is_among_all = name in dot_columns and re.search(r"(?<![\w`.])\.(?![\w`.])", formula) is not None
         if f"`{name}`" in formula or is_among_all or (name.isidentifier() and re.search(rf"\b{name}\b", formula)):
             raise ValueError(
-                f"{option('--formula')}: with {option('--allow-python')}, column {name!r} cannot be told from a number "
-                "or the intercept. Rename it."
+                f"{option('--formula')}: with {option('--allow-python')}, column {name!r} is ambiguous: it could be a "
+                "number or the intercept. Rename it."
             )
     left, right = _parse_terms(formula, frame, dot_columns)
     factors = [*_factors(left or []), *_factors(right)]
