@@ -70,3 +70,19 @@ def test_prior_without_intercept_covers_large_coefficients():
 
 def test_constant_column_is_detected_despite_rounding():
     assert Design.from_columns(np.full((80, 1), 0.1)).spreads[0] == 1
+
+
+def test_column_with_the_name_of_the_intercept_is_an_error():
+    assert Design.from_columns(COLUMNS, intercept=False).names(["a", "intercept"]) == ["a", "intercept"]
+    with pytest.raises(
+        ValueError, match=r"a column is called 'intercept'.*Rename the column, or fit without an intercept"
+    ):
+        Design.from_columns(COLUMNS).names(["a", "intercept"])
+
+
+def test_threshold_of_hubers_loss_is_that_of_repeated_rows():
+    """Most residuals are equal, so that their median absolute deviation is zero."""
+    weights, y = np.array([20, 20, 1, 1]), np.array([0.0, 0.0, 1.0, 9.0])
+    weighted = Design.from_columns(np.zeros((4, 0)), weights=weights).default_huber_delta(np.zeros((4, 0)), y)
+    repeated = Design.from_columns(np.zeros((42, 0))).default_huber_delta(np.zeros((42, 0)), np.repeat(y, weights))
+    assert weighted == pytest.approx(repeated)

@@ -201,6 +201,14 @@ def test_intervals_and_levels_are_those_of_the_draws(comparison):
     assert np.ptp(result.at(level=0.5).intervals().bounds, 1).max() < np.ptp(result.intervals().bounds, 1).max()
 
 
+def test_means_of_intervals_are_those_of_the_reported_draws(comparison):
+    """Also for another estimate than the mean, of which the intervals cannot take the point estimate."""
+    result = comparison["bayesbag"]
+    calibration = result.calibration
+    other = replace(calibration, problem=replace(calibration.problem, estimate="minimizer"))
+    np.testing.assert_allclose(other.intervals(None, None).means, result.draws.mean(0), rtol=1e-6)
+
+
 def test_methods_with_draws_of_their_own_use_the_clusters_of_the_bootstrap():
     """The covariance is that of the sums of clusters: 24 clusters of 4, whose fits are those of the replicates."""
     bootstrap = cb.bootstrap.Cluster(B, groups=GROUPS)

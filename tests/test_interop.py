@@ -262,6 +262,24 @@ def test_masked_observations_are_not_checked():
     assert gibbs.loss(jnp.array([0.7]), datum(1, True)) == pytest.approx(np.log1p(np.exp(-0.7)), rel=1e-5)
 
 
+PRIOR_SCALE = 10.0
+
+
+def with_global_scale(y):
+    mu = numpyro.sample("mu", dist.Normal(0.0, PRIOR_SCALE))
+    numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+
+def test_model_whose_global_variable_has_changed_is_an_error(monkeypatch):
+    """Programs that were compiled for the recorded value would be used for the new one."""
+    model = cb.GibbsModel.from_numpyro(with_global_scale, Y)
+    monkeypatch.setitem(globals(), "PRIOR_SCALE", 1.0)
+    with pytest.raises(ValueError, match="PRIOR_SCALE, which the function with_global_scale uses, has changed"):
+        model.prior.log_prob(jnp.zeros(1))
+    with pytest.raises(ValueError, match="PRIOR_SCALE, which the function with_global_scale uses, has changed"):
+        model.loss(jnp.zeros(1), jnp.asarray(Y)[0])
+
+
 def test_redefined_model_function_does_not_recompile():
     traces = []
 

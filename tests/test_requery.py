@@ -358,3 +358,19 @@ def test_validation_with_a_number_keeps_the_bootstrap(result, monkeypatch, schem
         calibration.validate(60, 1)
     assert drawn[0].n_replicates == 60
     assert eqx.tree_equal(drawn[0].with_replicates(40), scheme)
+
+
+def test_further_questions_after_a_change_of_the_model_are_an_error(result):
+    """The particles are of the posterior before the change. Intervals that are known already are returned."""
+    calibration = result.calibration
+    changed = replace(calibration, inputs=replace(calibration.inputs, state_of_model="another"))
+    for question in (
+        lambda: changed.at(0.9, None),
+        lambda: changed.intervals(0.9, None),
+        lambda: changed.posterior(1.0),
+        lambda: changed.level_of(np.zeros(K), None),
+        lambda: changed.validate(None, None),
+        lambda: changed.with_method(cb.methods.Fixed(1.0)),
+    ):
+        with pytest.raises(ValueError, match=r"has changed since the calibration.*Calibrate again"):
+            question()

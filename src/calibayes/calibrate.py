@@ -21,6 +21,7 @@ from calibayes._backend.arguments import display
 from calibayes._backend.distributed import DistributedError, agree
 from calibayes._backend.entry import entry_point
 from calibayes._backend.memory import clear_caches_if_full
+from calibayes._backend.outdated import drop_outdated_programs, record_states, state_of
 from calibayes._backend.rng import split_key
 from calibayes._backend.time_limit import time_limit
 from calibayes._backend.warnings import CheckpointError
@@ -29,8 +30,9 @@ from calibayes._core.precision import PrecisionCheck, PrecisionError, double_pre
 from calibayes._core.status import Code, Diagnostic, Severity
 from calibayes._core.target import make_target
 from calibayes._validate.data import Observations, check_data
+from calibayes._validate.functions import forget_passed
 from calibayes._validate.parts import check_parts
-from calibayes._validate.sample import few_observations, redundant_columns
+from calibayes._validate.sample import few_observations, many_repetitions, redundant_columns
 from calibayes._validate.settings import (
     as_key,
     check_bootstrap,
@@ -202,6 +204,9 @@ def calibrate(
     """
     started = time.perf_counter()
     clear_caches_if_full(min_interval=_CACHE_CHECK_SECONDS)
+    user_objects = (getattr(model, "loss", None), getattr(model, "prior", None), region, estimate, sampler)
+    if drop_outdated_programs(*user_objects):
+        forget_passed()
     path = None if checkpoint is None else check_path(checkpoint)
     in_parts = isinstance(data, Parts)
     observations = check_parts(model, data, names) if isinstance(data, Parts) else check_data(model, data, names)
@@ -219,7 +224,7 @@ def calibrate(
     check_n_particles(size, observations.dim, n_replicates)
     drawn_by = replicates if isinstance(replicates, Bootstrap) else None
     n_resampled = observations.n if observation_weights is None else observation_weights.n_resampled
-    findings = few_observations(n_resampled, observations.dim, replicates)
+    findings = few_observations(n_resampled, observations.dim, replicates) + many_repetitions(observation_weights)
     if isinstance(model.loss, LinearLoss):
         x, extremes = columns_of(observations.data)
         findings += redundant_columns(x, observations.names, extremes)
@@ -267,6 +272,7 @@ def calibrate(
             solver = Solver(search, tolerance, max_iterations, saved, live, started, precision)
             with time_limit(max_seconds):
                 verified, double = _solve(method, shape, solver, make_problem, eta_init)
+    record_states(*user_objects)
     settings = {
         "estimate": estimate,
         "weights": None if observation_weights is None else observation_weights.kind,
@@ -296,6 +302,7 @@ def calibrate(
         precision=precision,
         weights=observation_weights,
         findings=tuple(findings),
+        state_of_model=state_of(model.loss, model.prior),
     )
     solution = verified.solution
     with double_precision(double):

@@ -102,7 +102,18 @@ class Design:
         return Reparametrization(matrix, shift)
 
     def names(self, columns: Sequence[str]) -> list[str]:
-        """Return the names of the parameters."""
+        """Return the names of the parameters.
+
+        Raises
+        ------
+        ValueError
+            If a column has the name of the intercept.
+        """
+        if self.intercept and "intercept" in columns:
+            raise ValueError(
+                "a column is called 'intercept', which is the name of the model's own intercept. Rename the column, or "
+                "fit without an intercept (fit_intercept=False in estimators)."
+            )
         return ["intercept", *columns] if self.intercept else list(columns)
 
     def default_huber_delta(self, columns: Float[np.ndarray, "N P"], y: Float[np.ndarray, " N"]) -> float:
@@ -114,7 +125,7 @@ class Design:
         matrix = self.matrix(columns)
         root = np.sqrt(np.ones(len(y)) if self.weights is None else self.weights)
         residual = y - matrix @ np.linalg.lstsq(matrix * root[:, None], y * root)[0]
-        return self.huber_delta_of(residual, self._median, np.mean)
+        return self.huber_delta_of(residual, self._median, lambda values: np.average(values, weights=self.weights))
 
     @staticmethod
     def huber_delta_of(

@@ -18,6 +18,7 @@ from calibayes._backend.arguments import positive
 from calibayes._backend.devices import use_mesh
 from calibayes._backend.entry import entry_point
 from calibayes._backend.functions import as_float
+from calibayes._backend.outdated import drop_outdated_programs, state_of
 from calibayes._backend.rng import fold_key, split_key
 from calibayes._backend.time_limit import TimeLimitError, time_limit
 from calibayes._backend.versions import versions
@@ -120,6 +121,9 @@ class Inputs:
         Weights of the observations. Default: None, all one.
     findings : tuple of Diagnostic
         Findings about the data. Default: none.
+    state_of_model : str or None
+        Digest of the loss and the prior at the end of the calibration (`calibayes._backend.outdated`). Default: None,
+        unknown.
     """
 
     model: GibbsModel
@@ -135,6 +139,7 @@ class Inputs:
     precision: PrecisionCheck | None = None
     weights: Weights | None = None
     findings: tuple[Diagnostic, ...] = ()
+    state_of_model: str | None = None
 
 
 def _in_own_precision(method: F) -> F:
@@ -225,10 +230,7 @@ class Calibration:
         repaired = np.full(iterate.coverage.n_replicates + 1, self.fell_back)
         if iterate.info.repaired is not None:
             repaired |= iterate.info.repaired
-        if iterate.reported is None:
-            draws, risk = _draw(inputs.key, problem.target.constrained(iterate.particles))
-        else:
-            draws, risk = _draw(inputs.key, problem.target.constrained(iterate.reported), share=1.0)
+        draws, risk = self._reported_draws()
         result = Result(
             eta=iterate.eta,
             eta_se=iterate.eta_se,
@@ -258,15 +260,28 @@ class Calibration:
     @_in_own_precision
     def at(self, level: float | None, region: str | Region | None) -> Result:
         """Return the result for another level or region."""
+        self._require_unchanged_model()
         level = self.problem.level if level is None else level
         check_level(level, self.iterate.coverage.n_replicates)
         if region is None:
             return self._solve_for(level, self.problem.region).result()
         region = as_region(region)
+        drop_outdated_programs(region)
         region.check(self.problem.target.dim)
         mapping = self.inputs.reparametrization
         mapped = region if mapping is None else mapping.transform_region(region)
         return self._solve_for(level, mapped).result()
+
+    def _require_unchanged_model(self) -> None:
+        """Raise an error if the loss or the prior has changed: its particles are no draws of the changed posterior."""
+        model, problem = self.inputs.model, self.problem
+        drop_outdated_programs(model.loss, model.prior, problem.region, problem.estimate, problem.sampler)
+        state, recorded = state_of(model.loss, model.prior), self.inputs.state_of_model
+        if None not in (state, recorded) and state != recorded:
+            raise ValueError(
+                "the loss or the prior of this result has changed since the calibration, in an attribute of an object "
+                "or in a variable that a function uses. Calibrate again."
+            )
 
     def _solve_for(self, level: float, region: Region) -> "Calibration":
         """Solve for another region or level, starting from the particles of this calibration.
@@ -292,6 +307,7 @@ class Calibration:
     @_in_own_precision
     def with_method(self, method: Method) -> "Calibration":
         """Return the calibration by another method, from the same draws and replicates."""
+        self._require_unchanged_model()
         # The learning rate is that of the other method.
         known = replace(self.iterate, eta_se_of_method=None)
         return replace(self, method=method, iterate=known)._solve_for(self.problem.level, self.problem.region)
@@ -310,6 +326,7 @@ class Calibration:
         check_level(level, self.iterate.coverage.n_replicates)
         if of is None and level in self.computed_intervals:
             return self.computed_intervals[level]
+        self._require_unchanged_model()
         vectors, constants = self._combinations(of)
         names = list(self.inputs.names) if of is None else [f"row {i}" for i in range(len(vectors))]
         with time_limit(self._seconds_for_intervals()):
@@ -369,7 +386,14 @@ class Calibration:
         """Return the posterior means of the sampled parameters at the joint learning rate."""
         if self.problem.estimate == "mean":
             return np.asarray(self.iterate.point, np.float64)
-        return _draw(self.inputs.key, self.problem.target.constrained(self.iterate.particles))[0].mean(0)
+        return self._reported_draws()[0].mean(0)
+
+    def _reported_draws(self) -> tuple[Float[np.ndarray, "M K"], Float[np.ndarray, " M"]]:
+        """Return the draws of the result and their risks: of the particles, or those that the method reports."""
+        key, target, reported = self.inputs.key, self.problem.target, self.iterate.reported
+        if reported is None:
+            return _draw(key, target.constrained(self.iterate.particles))
+        return _draw(key, target.constrained(reported), share=1.0)
 
     def _combinations(self, of: object) -> tuple[Float[np.ndarray, "R K"], Float[np.ndarray, " R"]]:
         """Return the requested combinations of sampled parameters, and constants to add."""
@@ -486,6 +510,7 @@ class Calibration:
     @_in_own_precision
     def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
         """Return draws of the posterior on the data at any learning rate."""
+        self._require_unchanged_model()
         draws, _ = _draw(self.inputs.key, self.problem.target.constrained(self._particles_at(eta)))
         mapping = self.inputs.reparametrization
         return draws if mapping is None else mapping.apply(draws)
@@ -494,6 +519,7 @@ class Calibration:
     @_in_own_precision
     def level_of(self, theta: object, eta: float | None) -> float:
         """Return the smallest level at which the set on the data contains a point."""
+        self._require_unchanged_model()
         target = self.problem.target
         point = np.asarray(theta, float)
         if point.shape != (target.dim,) or not np.isfinite(point).all():
@@ -533,6 +559,7 @@ class Calibration:
     @_in_own_precision
     def validate(self, bootstrap: object, seed: object) -> Coverage:
         """Return the coverage at eta on replicates that had no part in choosing it."""
+        self._require_unchanged_model()
         inputs, problem = self.inputs, self.problem
         if bootstrap is None:
             bootstrap = inputs.bootstrap

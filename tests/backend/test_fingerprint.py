@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import types
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +32,32 @@ class Scaled:
 
     def multiply(self, x):
         return self.factor * x
+
+
+class Slotted:
+    """An object whose attributes are in slots, one of them with a private name."""
+
+    __slots__ = ("__factor",)
+
+    def __init__(self, factor):
+        self.__factor = factor
+
+
+class Level(float):
+    pass
+
+
+class Doubled(Level):
+    def scale(self, x):
+        return 2 * self * x
+
+
+class Pair(NamedTuple):
+    a: float
+    b: float
+
+
+Swapped = collections.namedtuple("Pair", "b a")
 
 
 class ArrayLike:
@@ -67,6 +94,9 @@ PAIRS = {
     "partial functions": (lambda: functools.partial(line, slope=2.0), lambda: functools.partial(line, slope=3.0)),
     "methods": (lambda: Scaled(2).multiply, lambda: Scaled(3).multiply),
     "objects": (lambda: Scaled(2), lambda: Scaled(3)),
+    "slots": (lambda: Slotted(2), lambda: Slotted(3)),
+    "named tuples": (lambda: Pair(1.0, 2.0), lambda: Swapped(1.0, 2.0)),
+    "numbers of user classes": (lambda: Level(0.5), lambda: Doubled(0.5)),
     "classes": (lambda: Scaled, lambda: ArrayLike),
     "modules": (lambda: functools, lambda: types),
     "properties": (lambda: Scaled.twice, lambda: property(lambda self: 3 * self.factor)),
@@ -165,14 +195,56 @@ def importing(x):
     [
         types.ModuleType("settings"),
         collections.deque([1.0]),
+        collections.defaultdict(list),
+        Pair(1.0, 2.0),
+        frozenset({Pair(1.0, 2.0)}),
+        Level(0.5),
+        np.ma.masked_array([1.0]),
         bytearray(b"a"),
         types.MappingProxyType({"a": 1}),
         jax.nn.initializers.constant(1.0),
         importing,
         scipy.special.logsumexp,
     ],
-    ids=["module", "deque", "bytearray", "proxy", "closure of a library", "import", "another package"],
+    ids=[
+        "module",
+        "deque",
+        "defaultdict",
+        "named tuple",
+        "set",
+        "number",
+        "masked",
+        "bytearray",
+        "proxy",
+        "closure of a library",
+        "import",
+        "another package",
+    ],
 )
 def test_strict_digest_rejects_values_whose_state_it_cannot_see(value):
     with pytest.raises(UnstableDigestError):
         digest(value, strict=True)
+
+
+def test_type_is_hashed_by_its_code():
+    """A class is often defined again under the same name, as in a notebook."""
+
+    def make(power):
+        class Settings(NamedTuple):
+            tau: float
+
+            def weight(self, r):
+                return self.tau * r**power
+
+        return Settings(0.5)
+
+    assert digest(make(1)) == digest(make(1))
+    assert digest(make(1)) != digest(make(2))
+
+
+def test_objects_with_many_references_to_each_other_are_hashed_once():
+    """Each object has references to the one before it: without a memory there would be 2**60 paths."""
+    chain = Scaled(0)
+    for _ in range(60):
+        chain = Scaled([chain, chain])
+    assert digest(chain) != digest(chain.factor[0])

@@ -1,6 +1,7 @@
 """Functions made from the same code over the same values are equal, and compile once."""
 
 import pickle
+from collections import namedtuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -47,6 +48,15 @@ def test_functions_with_different_code_differ():
     assert plus != minus
     assert capturing(2.0) != with_default(2.0)
     assert plus != plus.fn
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_named_tuples_of_different_classes_differ(make):
+    """Their fields or methods differ, although the values are the same; notebooks often define a class again."""
+    first, second = namedtuple("Settings", "a b"), namedtuple("Settings", "b a")
+    assert make(first(1.0, 2.0)) == make(first(1.0, 2.0))
+    assert make(first(1.0, 2.0)) != make(second(1.0, 2.0))
+    assert make(first(1.0, 2.0)) != make((1.0, 2.0))
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -161,6 +171,11 @@ def test_call_after_a_captured_variable_has_changed_is_an_error(monkeypatch):
     for function in (wrapped, with_helper):
         with pytest.raises(ValueError, match=r"(SCALE|helper), which the function <lambda> uses, has changed"):
             function(3.0)
+    monkeypatch.setitem(globals(), "SCALE", namedtuple("Settings", "a b")(1.0, 2.0))
+    with_tuple = using_global()
+    monkeypatch.setitem(globals(), "SCALE", namedtuple("Settings", "b a")(1.0, 2.0))
+    with pytest.raises(ValueError, match="has changed"):
+        with_tuple(3.0)
     tau = 0.5
     late = static(lambda t: tau * t)
     tau = 0.9

@@ -55,9 +55,14 @@ def test_broadcast_data_whose_copies_do_not_fit_are_rejected(dtype, monkeypatch)
 def test_limit_of_a_container_is_respected(monkeypatch, tmp_path):
     (tmp_path / "max").write_text("5000000\n")
     (tmp_path / "current").write_text("3000000\n")
-    config = replace(memory.CONFIG, cgroup_limit=tmp_path / "max", cgroup_usage=tmp_path / "current")
+    files = {"cgroup_limit": tmp_path / "max", "cgroup_usage": tmp_path / "current", "cgroup_stat": tmp_path / "none"}
+    config = replace(memory.CONFIG, **files)
     monkeypatch.setattr(memory, "CONFIG", config)
     assert memory.host_memory() == 2_000_000
+    # Pages of files are freed when memory is needed.
+    (tmp_path / "stat").write_text("anon 1000000\ninactive_file 700000\nactive_file 300000\n")
+    monkeypatch.setattr(memory, "CONFIG", replace(config, cgroup_stat=tmp_path / "stat"))
+    assert memory.host_memory() == 3_000_000
     (tmp_path / "max").write_text("max\n")
     assert memory.host_memory() > 2_000_000
     monkeypatch.setattr(memory, "CONFIG", replace(config, meminfo=tmp_path / "none"))

@@ -184,6 +184,29 @@ def test_use_of_a_program_makes_it_recent(folder):
     assert path.stat().st_mtime > 1
 
 
+def test_program_on_a_read_only_file_system_is_used(folder, events, monkeypatch):
+    """The time of its last use cannot be recorded there."""
+    point = jnp.asarray([0.5])
+    linear_target().recentre(point)
+    clear_programs()
+    monkeypatch.setattr(os, "utime", raise_os_error)
+    target = linear_target()
+    events.clear()
+    target.recentre(point)
+    assert not events
+
+
+@pytest.mark.parametrize("function", ["fdopen", "replace"])
+def test_failed_write_leaves_no_temporary_file(folder, monkeypatch, function):
+    monkeypatch.setattr(os, function, raise_os_error)
+    linear_target().recentre(jnp.asarray([0.5]))
+    assert not list(folder.iterdir())
+
+
+def raise_os_error(*_, **__):
+    raise OSError("No space left on device")
+
+
 def test_folder_is_private_and_holds_no_temporary_files(folder):
     linear_target().recentre(jnp.asarray([0.5]))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

@@ -453,6 +453,31 @@ def test_comparison_is_printed_and_added_to_the_report(fitted, path, folder, mon
     assert "comparison" not in json.loads(invoke("fit", path, *LINE, "--json").stdout)
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder in which nobody can make a file")
+def test_output_file_that_cannot_be_written_is_an_error_before_the_calibration(path, monkeypatch):
+    monkeypatch.setattr(LinearModel, "calibrate", None)
+    line = ("fit", path, "--target", "y", "--columns", "a")
+    assert "/proc/table.csv cannot be written" in error_of(*line, "--table", "/proc/table.csv")
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_failed_write_loses_neither_the_results_nor_the_other_files(fitted, path, tmp_path, monkeypatch, options):
+    def fail(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(fit_command, "write_report", fail)
+    page, table = tmp_path / "page.html", tmp_path / "table.csv"
+    outcome = invoke("fit", path, *LINE, "--report", page, "--table", table, *options)
+    assert outcome.exit_code == 1
+    assert "page.html was not written: No space left on device." in outcome.stderr.replace("\n", "")
+    assert table.exists()
+    if options:
+        assert json.loads(outcome.stdout)["converged"]
+    else:
+        assert "intercept" in outcome.stdout
+        assert f"wrote {table}" in outcome.stdout.replace("\n", "")
+
+
 @pytest.mark.usefixtures("result")
 @pytest.mark.parametrize(
     ("suffix", "first"),

@@ -43,6 +43,55 @@ def folder(frame, tmp_path, monkeypatch):
 # Allowed formulas
 
 
+NUMBERED = pd.DataFrame(np.random.default_rng(0).normal(size=(N, 3)), columns=["0", "1", "2"])
+
+
+@pytest.mark.parametrize(
+    ("formula", "predictors", "intercept"),
+    [
+        ("`2` ~ .", ["0", "1"], True),
+        ("`2` ~ `0` + `1`", ["0", "1"], True),
+        ("`2` ~ 0 + `1`", ["1"], False),
+        ("`0` ~ 1 + `1`", ["1"], True),
+        ("`2` ~ `0`:`1`", ["0:1"], True),
+        ("`2` ~ log(`1`**2) + `1`", ["log(`1` ** 2)", "1"], True),
+    ],
+)
+def test_columns_called_like_numbers_are_not_taken_for_numbers(formula, predictors, intercept):
+    """The columns of a data frame that was made from an array are "0", "1" and so on."""
+    selection = select_columns(NUMBERED, None, formula=formula)
+    assert (selection.target, selection.intercept) == (formula[1], intercept)
+    assert sorted(selection.names) == sorted(predictors)
+    values = NUMBERED.assign(**{"0:1": NUMBERED["0"] * NUMBERED["1"], "log(`1` ** 2)": np.log(NUMBERED["1"] ** 2)})
+    np.testing.assert_array_equal(selection.columns, values[selection.names])
+    np.testing.assert_array_equal(selection.y, NUMBERED[formula[1]])
+
+
+def test_column_called_intercept_is_not_the_intercept():
+    frame = NUMBERED.set_axis(["Intercept", "x", "y"], axis=1)
+    for formula, intercept in (("y ~ .", True), ("y ~ 0 + Intercept + x", False)):
+        selection = select_columns(frame, None, formula=formula)
+        assert (selection.names, selection.intercept) == (["Intercept", "x"], intercept)
+
+
+@pytest.mark.parametrize("formula", ["`2` ~ .", "`2` ~ `1`"])
+def test_ambiguous_column_is_an_error_in_a_formula_that_runs_as_python(formula):
+    with pytest.raises(ValueError, match=r"with --allow-python, column '[01]' is ambiguous.*Rename it"):
+        select_columns(NUMBERED, None, formula=formula, allow_python=True)
+    plain = NUMBERED.assign(y=1.0 * np.arange(N), x=NUMBERED["0"])
+    assert select_columns(plain, None, formula="y ~ np.tanh(x * 1.5)", allow_python=True).intercept
+
+
+@pytest.mark.parametrize("formula", ["y ~ g", "y ~ C(g)", "y ~ x + g"])
+def test_categories_that_no_row_has_are_dropped_with_a_note(formula):
+    """As the reference category, "a" would make the columns of "b" and "c" add up to the intercept."""
+    g = pd.Categorical(["b", "c"] * (N // 2), categories=["a", "b", "c"])
+    frame = pd.DataFrame({"g": g, "y": np.arange(N) ** 2.0, "x": np.arange(N) % 7})
+    selection = select_columns(frame, None, formula=formula)
+    assert selection.notes == ["dropped categories of g that no row has: a"]
+    assert np.linalg.matrix_rank(np.column_stack([np.ones(N), selection.columns])) == selection.columns.shape[1] + 1
+
+
 @pytest.mark.parametrize(
     "formula",
     [

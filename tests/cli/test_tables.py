@@ -42,6 +42,8 @@ def test_all_formats_give_the_same_table(frame, tmp_path):
         ("t.csv", b"", "cannot be read as csv"),
         ("t.csv", b"a,b\n", "has no rows"),
         ("t.csv", "a,b\ncaf\xe9,1\n".encode("latin-1"), "UTF-8"),
+        ("t.csv", b"a,b\n1,2,\n3,4,\n", "the rows end in the delimiter ',', and the header does not"),
+        ("t.csv", b"a;b\n1,234;2\n3,456;4\n", "column 'a' has values such as '1,234', whose comma can be"),
         ("t.csv.gz", b"a,b\n1,2\n", "cannot be read as csv.gz"),
         ("t.parquet", b"a,b\n1,2\n", "cannot be read as parquet"),
         ("t.xlsx", b"", "must end in one of .csv"),
@@ -56,6 +58,29 @@ def test_invalid_files_are_rejected(name, content, message, tmp_path):
 def test_row_names_are_not_a_column(tmp_path):
     (tmp_path / "r.csv").write_text('"","mpg","cyl"\n"Mazda RX4",21,6\n"Datsun 710",22.8,4\n')
     assert list(read_table(tmp_path / "r.csv").columns) == ["mpg", "cyl"]
+
+
+def test_row_names_that_the_header_does_not_count_are_not_a_column(tmp_path):
+    """As R's write.table writes them."""
+    (tmp_path / "r.tsv").write_text("mpg\tcyl\nMazda\t21\t6\nDatsun\t22.8\t4\n")
+    np.testing.assert_array_equal(read_table(tmp_path / "r.tsv"), [[21, 6], [22.8, 4]])
+
+
+@pytest.mark.parametrize("first", ["0,500", "1234,500", "1,5"])
+def test_decimal_commas_are_noted(tmp_path, first):
+    """Each of these values shows that its comma is a decimal point, also in another column."""
+    (tmp_path / "t.csv").write_text(f"x;z;y\n{first};1,234;1\n1,250;2,345;2\n1,750;3,456;3\n")
+    selection = select_columns(read_table(tmp_path / "t.csv"), "y", columns="z")
+    np.testing.assert_array_equal(selection.columns[:, 0], [1.234, 2.345, 3.456])
+    assert selection.notes == ["read the commas in x, z as decimal points"]
+
+
+@pytest.mark.parametrize("positive", [1, True, 1.0, "1", "True"])
+@pytest.mark.parametrize("y", [[0, 1, 1], [False, True, True], [0.0, 1.0, 1.0]], ids=["integers", "booleans", "floats"])
+def test_positive_class_can_be_a_number_or_a_boolean(y, positive):
+    signs, labels = class_target(pd.Series(y), "y", positive)
+    np.testing.assert_array_equal(signs, [-1, 1, 1])
+    assert labels[1] in ("1", "True")
 
 
 def test_text_for_missing_values(tmp_path):

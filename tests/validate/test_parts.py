@@ -63,6 +63,28 @@ def test_parquet_is_read_by_row_groups(rows, tmp_path):
         cb.Parts.from_parquet(tmp_path / "table.parquet", "y", ["c"])
 
 
+def test_index_of_a_pandas_data_frame_is_not_a_predictor(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame({"a": [1.0, 2.0], "y": [0.0, 1.0]}, index=pandas.Index([10, 20], name="id"))
+    frame.to_parquet(tmp_path / "table.parquet")
+    assert cb.Parts.from_parquet(tmp_path / "table.parquet", "y").names == ["a"]
+    assert cb.Parts.from_parquet(tmp_path / "table.parquet", "y", ["id"]).names == ["id"]
+
+
+@pytest.mark.parametrize("kind", ["digits", "times"])
+def test_column_of_a_parquet_file_that_is_not_of_numbers_is_an_error(tmp_path, kind):
+    """It would be converted to numbers, such as nanoseconds since 1970."""
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    values = ["01", "02"] if kind == "digits" else pandas.date_range("2020", periods=2)
+    frame = pandas.DataFrame({"a": [True, False], "b": values, "y": [0.0, 1.0]})
+    frame.to_parquet(tmp_path / "table.parquet")
+    with pytest.raises(TypeError, match=r"column 'b' must hold numbers; its type is.*Leave it out"):
+        cb.Parts.from_parquet(tmp_path / "table.parquet", "y")
+    assert cb.Parts.from_parquet(tmp_path / "table.parquet", "y", ["a"]).names == ["a"]
+
+
 @pytest.mark.parametrize("kind", ["linear", "function"])
 def test_result_is_that_of_the_arrays(kind):
     """Poisson counts are the same whether they are stored or drawn, so that only rounding differs."""

@@ -7,7 +7,8 @@ import pytest
 
 import calibayes as cb
 from calibayes._validate import sample
-from calibayes._validate.sample import few_observations, redundant_columns
+from calibayes._validate.sample import few_observations, many_repetitions, redundant_columns
+from calibayes._validate.settings import check_weights
 
 N = 32
 X = np.column_stack([np.ones(N), np.random.default_rng(0).normal(size=N)])
@@ -77,6 +78,25 @@ def test_few_independent_units_are_a_finding(n, bootstrap, severity, words):
         [] if severity is None else [(cb.Code.FEW_OBSERVATIONS, severity)]
     )
     assert all(words in one.message for one in findings)
+
+
+@pytest.mark.parametrize(
+    ("values", "n_findings"),
+    [([40, 41, 39, 0], 1), ([2, 2, 2, 2], 0), ([3, 3, 0, 0], 1), ([40.5, 41, 39, 40], 0), ([1, 0, 1, 1], 0)],
+    ids=["large", "mean of 2", "zeros", "not integers", "subset"],
+)
+def test_integer_weights_with_a_large_mean_are_a_finding(values, n_findings):
+    """They may be survey weights, whose intervals would be wider by the square root of the mean."""
+    findings = many_repetitions(check_weights(values, 4))
+    assert [(one.code, one.severity) for one in findings] == [(cb.Code.WEIGHTS_REPEAT, cb.Severity.INFO)] * n_findings
+    assert not many_repetitions(None)
+
+
+def test_finding_about_weights_is_part_of_the_result():
+    model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
+    data, settings = cb.datasets.median_regression(60, 0), {"bootstrap": 100, "sampler": "transport", "progress": False}
+    result = cb.calibrate(model, data, weights=np.full(60, 40), **settings)
+    assert "2,400 observations from 60 rows. If they are survey weights, divide them by their mean" in result.summary()
 
 
 @pytest.mark.parametrize("region", [None, "box"])

@@ -11,6 +11,7 @@ unknown classes.
 
 import dataclasses
 import dis
+import weakref
 from collections.abc import Iterator
 from functools import partial
 from hashlib import sha256
@@ -37,11 +38,23 @@ _KNOWN = (
     "numpy",
 )
 """Packages whose objects a strict digest represents by name and attributes; the versions are not included."""
-_GENERATED = ("__dict__", "__doc__", "__module__", "__weakref__", "_abc_impl")
+_GENERATED = (
+    "__dict__",
+    "__doc__",
+    "__firstlineno__",
+    "__module__",
+    "__slotnames__",
+    "__static_attributes__",
+    "__weakref__",
+    "_abc_impl",
+)
 """Attributes of a class that follow from the others, or do not affect what its instances do."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range, slice)
-_CONTAINERS = (tuple, list, dict, set, frozenset, np.ndarray, np.generic, np.dtype, jax.Array)
-"""Types whose content is hashed, exactly; and of subclasses likewise."""
+"""Types whose values their `repr` determines; subclasses are not among them, because they can have methods."""
+_CONTAINERS = (tuple, list, dict, set, frozenset, np.ndarray)
+"""Types whose values their content determines; subclasses are not among them, because they can have methods."""
+_CONTAINER_PACKAGES = ("calibayes", "equinox", "jax", "jaxlib")
+"""Packages whose subclasses of containers, and whose arrays, their content determines."""
 
 
 class UnstableDigestError(ValueError):
@@ -67,26 +80,37 @@ def digest(value: object, strict: bool = False) -> str:
     UnstableDigestError
         If `strict` and the value contains an object whose behaviour its attributes and code may not determine.
     """
-    return _hash(value, (), strict).hex()
+    return _hash(value, strict, {}).hex()
 
 
-def _hash(value: object, ancestors: tuple[int, ...], strict: bool) -> bytes:
-    """Return the digest of a value; `ancestors` are the ids of the values that contain it, to detect cycles."""
-    if id(value) in ancestors:
-        return b"itself"
-    if isinstance(value, _PLAIN):
-        return sha256(f"{type(value).__name__} {value!r}".encode()).digest()
+def _hash(value: object, strict: bool, known: dict[int, tuple[object, bytes]]) -> bytes:
+    """Return the digest of a value.
+
+    `known` holds the values that were hashed, by id, with their digests: each is hashed once, however often it occurs.
+    It keeps them alive, so that no other value gets the same id. A value that contains itself is found there, too.
+    """
+    cls = type(value)
+    if cls in _PLAIN:
+        return sha256(f"{cls.__name__} {value!r}".encode()).digest()
+    if id(value) in known:
+        return known[id(value)][1]
     if strict:
         _require_known(value)
-    total = sha256(type(value).__name__.encode())
+    known[id(value)] = value, b"itself"
+    own = f"{cls.__module__}.{cls.__qualname__}".encode() if from_library(cls) else _hash(cls, strict, known)
+    total = sha256(own)
     for part in _parts(value):
-        inner = part if isinstance(part, bytes) else _hash(part, (*ancestors, id(value)), strict)
+        inner = part if isinstance(part, bytes) else _hash(part, strict, known)
         total.update(len(inner).to_bytes(8, "little") + inner)
+    known[id(value)] = value, total.digest()
     return total.digest()
 
 
 def _parts(value: object) -> Iterator[Any]:
     """Yield the parts that distinguish a value from others of its type: bytes, or values to be hashed in turn."""
+    if not (from_library(type(value)) or isinstance(value, type)):
+        # Also of a tuple, a dictionary or a number of the user's own class.
+        yield _attributes(value)
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         yield from _array(value)
     elif isinstance(value, tuple | list):
@@ -94,7 +118,9 @@ def _parts(value: object) -> Iterator[Any]:
     elif isinstance(value, dict):
         yield from (pair for item in value.items() for pair in item)
     elif isinstance(value, set | frozenset):
-        yield from sorted(_hash(item, (), False) for item in value)
+        yield from sorted(value, key=_order)
+    elif isinstance(value, _PLAIN):
+        yield repr(value)
     elif isinstance(value, CodeType):
         names = (value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
         counts = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_flags)
@@ -128,7 +154,19 @@ def _parts(value: object) -> Iterator[Any]:
     elif hasattr(value, "__array__"):
         yield np.asarray(value)
     else:
-        yield from (type(value), getattr(value, "__name__", ""), getattr(value, "__dict__", {}))
+        yield getattr(value, "__name__", "")
+        if from_library(type(value)):
+            yield _attributes(value)
+
+
+def _attributes(value: object) -> Any:
+    """Return the attributes of an object, including those in slots, also if its class defines what is pickled."""
+    return object.__getstate__(value)
+
+
+def _order(item: object) -> str:
+    """Return the key by which the items of a set are sorted: the same in every process."""
+    return digest(item)
 
 
 def _is_generated(name: str) -> bool:
@@ -138,9 +176,27 @@ def _is_generated(name: str) -> bool:
 def _array(value: object) -> Iterator[Any]:
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
+        value = np.asarray(value)
+    if isinstance(value, jax.Array):
+        yield from (f"{value.dtype} {value.shape}", _content(value))
+        return
     array = np.asarray(value)
     yield f"{array.dtype.str} {array.shape}"
     yield array.tolist() if array.dtype.hasobject else array.tobytes()
+
+
+_contents: dict[int, tuple[weakref.ref, bytes]] = {}
+"""JAX arrays by their id, with the digests of their content."""
+
+
+def _content(array: jax.Array) -> bytes:
+    """Return the digest of the content of a JAX array, which cannot change and is therefore hashed only once."""
+    key = id(array)
+    known = _contents.get(key)
+    if known is None or known[0]() is not array:
+        content = sha256(np.asarray(array).tobytes()).digest()
+        known = _contents[key] = weakref.ref(array, lambda _: _contents.pop(key, None)), content
+    return known[1]
 
 
 def _require_known(value: object) -> None:
@@ -150,7 +206,11 @@ def _require_known(value: object) -> None:
         if any(name.partition(".")[0] not in _KNOWN for name in imported):
             raise UnstableDigestError(f"{value.co_name} imports {', '.join(imported)}.")
         return
-    if isinstance(value, _CONTAINERS):
+    if isinstance(value, (*_CONTAINERS, np.generic, np.dtype, jax.Array)):
+        cls, package = type(value), type(value).__module__.partition(".")[0]
+        is_scalar = package == "numpy" and not isinstance(value, np.ndarray)
+        if not (cls in _CONTAINERS or package in _CONTAINER_PACKAGES or is_scalar):
+            raise UnstableDigestError(f"{cls.__qualname__} is a container with methods of its own.")
         return
     named = value if isinstance(value, type | ModuleType) or callable(value) else type(value)
     module = named.__name__ if isinstance(named, ModuleType) else getattr(named, "__module__", None)

@@ -33,7 +33,8 @@ class Function:
     The captured values (closure, defaults and globals) are recorded when the function is wrapped, so that the lambdas
     of a loop over `tau` differ although they share one variable. A call is an error if a variable has changed since
     then: programs that were compiled for the recorded values would be used for others. Captured values that can change
-    in place, such as NumPy arrays and dictionaries, make two functions unequal; a change in place is not noticed.
+    in place, such as NumPy arrays and dictionaries, make two functions unequal. A change in place is not noticed by a
+    call, but by `calibrate` (`calibayes._backend.outdated`).
 
     Parameters
     ----------
@@ -50,7 +51,7 @@ class Function:
     Raises
     ------
     ValueError
-        By a call, if a captured variable has changed.
+        By a call or `check_unchanged`, if a captured variable has changed.
     """
 
     def __init__(self, fn: FunctionType):
@@ -58,13 +59,17 @@ class Function:
         self.captured = captured_values(fn)
 
     def __call__(self, *args: Any) -> Any:
+        self.check_unchanged()
+        return self.fn(*args)
+
+    def check_unchanged(self) -> None:
+        """Raise an error if a captured variable has changed; to be called before `fn` is called directly."""
         for (name, recorded), (_, current) in zip(self.captured, captured_values(self.fn), strict=True):
             if not _unchanged(recorded, current):
                 raise ValueError(
                     f"{name}, which the function {self!r} uses, has changed since the model was made. Make the model "
                     f"again, or fix the value by an argument with a default: {name}={name}."
                 )
-        return self.fn(*args)
 
     def __hash__(self) -> int:
         return hash(self.fn.__code__)
@@ -161,7 +166,7 @@ def _global_names(code: CodeType) -> set[str]:
 
 def _unchanged(recorded: object, current: object) -> bool:
     """Return whether a variable still has the value that was recorded; changes in place are not noticed."""
-    if isinstance(recorded, tuple) and isinstance(current, tuple):
+    if isinstance(recorded, tuple) and type(recorded) is type(current):
         return len(recorded) == len(current) and all(map(_unchanged, recorded, current))
     is_equal = recorded is current or (isinstance(recorded, _Recursion) and isinstance(current, _Recursion))
     return is_equal or _same(recorded, current)
@@ -169,7 +174,8 @@ def _unchanged(recorded: object, current: object) -> bool:
 
 def _same(a: object, b: object) -> bool:
     if isinstance(a, tuple) and isinstance(b, tuple):
-        return len(a) == len(b) and all(map(_same, a, b))
+        # Named tuples with other names, or of another class with other methods, differ.
+        return type(a) is type(b) and len(a) == len(b) and all(map(_same, a, b))
     if isinstance(a, _COMPARED_BY_VALUE):
         return type(a) is type(b) and a == b
     if isinstance(a, CodeType):

@@ -49,7 +49,9 @@ class MemoryConfig:
     cgroup_limit: Path = Path("/sys/fs/cgroup/memory.max")
     """Memory limit of the container."""
     cgroup_usage: Path = Path("/sys/fs/cgroup/memory.current")
-    """Memory that the container uses."""
+    """Memory that the container uses, including the page cache, which the kernel frees when it is needed."""
+    cgroup_stat: Path = Path("/sys/fs/cgroup/memory.stat")
+    """Parts of that memory."""
     maps: Path = Path("/proc/self/maps")
     """Memory maps of this process, one per line."""
     map_limit: Path = Path("/proc/sys/vm/max_map_count")
@@ -128,10 +130,19 @@ def host_memory() -> int | None:
             limits.append(1024 * int(lines["MemAvailable"].split()[0]))
     in_container = CONFIG.cgroup_limit.exists() and CONFIG.cgroup_usage.exists()
     if in_container and (limit := CONFIG.cgroup_limit.read_text().strip()) != "max":
-        limits.append(max(int(limit) - int(CONFIG.cgroup_usage.read_text()), 0))
+        used = int(CONFIG.cgroup_usage.read_text()) - _page_cache()
+        limits.append(min(max(int(limit) - used, 0), int(limit)))
     if not limits and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return min(limits, default=None)
+
+
+def _page_cache() -> int:
+    """Return the number of bytes of files that the container has in memory and that can be freed."""
+    if not CONFIG.cgroup_stat.exists():
+        return 0
+    parts = dict(line.split() for line in CONFIG.cgroup_stat.read_text().splitlines())
+    return int(parts.get("inactive_file", 0)) + int(parts.get("active_file", 0))
 
 
 def device_memory() -> int | None:

@@ -182,9 +182,13 @@ def write(name: str, compiled: jax.stages.Compiled, value: object, args: Sequenc
         content = pickle.dumps((executable, inputs.num_leaves, outputs.num_leaves, _pickled(value, args)))
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle, temporary = tempfile.mkstemp(dir=folder, prefix=_TEMPORARY, suffix=".tmp")
-        with os.fdopen(handle, "wb") as file:
-            file.write(sha256(content).digest() + content)
-        os.replace(temporary, folder / name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(sha256(content).digest() + content)
+            os.replace(temporary, folder / name)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
         _delete_oldest(folder)
 
 
@@ -198,7 +202,8 @@ def _content(name: str) -> bytes | None:
             return None
         stored = file.read()
         if sha256(stored[32:]).digest() == stored[:32]:
-            os.utime(folder / name)
+            with suppress(OSError):  # on a read-only file system
+                os.utime(folder / name)
             return stored[32:]
     return None
 

@@ -103,7 +103,8 @@ class Parts:
         target : str
             Name of the column y.
         columns : sequence of str, optional
-            Names of the columns of X, in their order. Default: all columns but the target. No intercept is added.
+            Names of the columns of X, in their order. Default: all columns but the target and the index of a pandas
+            data frame. No intercept is added.
 
         Returns
         -------
@@ -113,6 +114,8 @@ class Parts:
         ------
         ImportError
             If pyarrow is not installed (`pip install 'calibayes[tables]'`).
+        TypeError
+            If a column does not hold numbers or booleans.
         ValueError
             If a column does not exist.
         """
@@ -145,11 +148,13 @@ class _ParquetParts(Parts):
 
     def __init__(self, path: str | PathLike[str], target: str, columns: Sequence[str] | None):
         file = _open_parquet(path)
-        present = file.schema_arrow.names
-        columns = [name for name in present if name != target] if columns is None else list(columns)
+        schema = file.schema_arrow
+        fields = [field.name for field in fields_of(schema)]
+        columns = [name for name in fields if name != target] if columns is None else list(columns)
         for name in (target, *columns):
-            if name not in present:
-                raise ValueError(f"there is no column {name!r}. The columns are {', '.join(present)}.")
+            if name not in schema.names:
+                raise ValueError(f"there is no column {name!r}. The columns are {', '.join(schema.names)}.")
+            _require_numbers(schema.field(name))
         super().__init__(self._read_rows, file.metadata.num_rows, columns)
         self._path, self._target, self._columns = path, target, columns
 
@@ -177,6 +182,30 @@ class _ParquetParts(Parts):
         for k, name in enumerate([*self._columns, self._target]):
             values[:, k] = batch.column(name).to_numpy(zero_copy_only=False)
         return values[:, :-1], values[:, -1]
+
+
+def fields_of(schema: Any) -> list[Any]:
+    """Return the fields of the schema of a Parquet file without the index of a pandas data frame."""
+    index = (schema.pandas_metadata or {}).get("index_columns", [])
+    return [field for field in schema if field.name not in index]
+
+
+def holds_numbers(field: Any) -> bool:
+    """Return whether a field of a Parquet file has an integer, floating-point or boolean type."""
+    from pyarrow import types
+
+    return types.is_integer(field.type) or types.is_floating(field.type) or types.is_boolean(field.type)
+
+
+def _require_numbers(field: Any) -> None:
+    """Raise an error for a field whose values would be converted to numbers, such as times and texts of digits."""
+    from pyarrow import types
+
+    if not (holds_numbers(field) or types.is_decimal(field.type)):
+        raise TypeError(
+            f"column {field.name!r} must hold numbers; its type is {field.type}. Leave it out (columns=), or convert "
+            "it to numbers."
+        )
 
 
 def _open_parquet(path: str | PathLike[str]) -> Any:

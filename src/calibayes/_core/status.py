@@ -111,6 +111,8 @@ class Code(StrEnum):
     """Rounding errors of the risk are too large at the reported learning rate."""
     FEW_OBSERVATIONS = "few-observations"
     """There are few observations, or few clusters or blocks of them, per parameter for a bootstrap."""
+    WEIGHTS_REPEAT = "weights-repeat"
+    """Integer weights are taken as numbers of repetitions, of which there are many more than rows."""
     REDUNDANT_COLUMNS = "redundant-columns"
     """Columns of X are constant or collinear, so that only the prior separates their coefficients."""
     NOT_AUDITED = "not-audited"

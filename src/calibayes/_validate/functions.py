@@ -80,6 +80,11 @@ def remember(signature: Any) -> None:
         _passed.add(signature)
 
 
+def forget_passed() -> None:
+    """Forget all signatures, because a user's object has changed in a way that signatures do not show."""
+    _passed.clear()
+
+
 def signature_of(tree: object) -> Any:
     """Return a hashable value that determines the result of tracing.
 

@@ -1,4 +1,4 @@
-"""Findings about the sample: too few observations for a bootstrap, and columns of X that are redundant."""
+"""Findings about the sample: few observations, integer weights that are repetitions, and columns that are redundant."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from calibayes._core.status import Code, Diagnostic, Severity
+from calibayes._core.weights import Weights
 from calibayes.bootstrap import Block, Cluster
 
 
@@ -20,6 +21,10 @@ class SampleConfig:
     (standard error 0.6) at 50 observations per parameter, and 92.9 to 94.9% (0.9) at 200."""
     very_few_per_parameter: int = 20
     """Number of them below which the note is a warning. Order-of-magnitude choice."""
+    many_repetitions: float = 2.0
+    """Mean of integer weights, over the rows of positive weight, above which a note says that they are taken as numbers
+    of repetitions. Intervals are narrower than those of survey weights by about its square root, so that a smaller mean
+    changes them by less than 1.4. Order-of-magnitude choice."""
     rank_check_rows: int = 2**16
     """Number of rows of X on which collinearity is checked first; all rows are used only if these are collinear. If a
     subset of the rows has full column rank, so has X, so the value affects the running time only. Order-of-magnitude
@@ -56,6 +61,26 @@ def few_observations(n: int, dim: int, bootstrap: object) -> list[Diagnostic]:
         "below the level, because the bootstrap is an approximation for large samples."
     )
     return [Diagnostic(Code.FEW_OBSERVATIONS, severity, n_units, message)]
+
+
+def many_repetitions(weights: Weights | None) -> list[Diagnostic]:
+    """Return a note if integer weights, which may be meant as survey weights, stand for many more observations.
+
+    Parameters
+    ----------
+    weights : Weights or None
+        Weights of the observations; None if all are one.
+    """
+    if weights is None or not weights.repeats:
+        return []
+    n, n_weighted = weights.n_resampled, int((weights.values > 0).sum())
+    if n <= CONFIG.many_repetitions * n_weighted:
+        return []
+    message = (
+        f"Integer weights are taken as numbers of repetitions: {n:,} observations from {n_weighted:,} rows. If they "
+        "are survey weights, divide them by their mean."
+    )
+    return [Diagnostic(Code.WEIGHTS_REPEAT, Severity.INFO, n, message)]
 
 
 def redundant_columns(

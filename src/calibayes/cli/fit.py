@@ -19,7 +19,7 @@ from calibayes._backend.distributed import is_main_process, join_processes
 from calibayes._backend.text import printable
 from calibayes.cli import options
 from calibayes.cli.output import FitSummary, print_summary, to_json
-from calibayes.cli.report import require_writable, write_report
+from calibayes.cli.report import require_writable, write_output, write_report
 from calibayes.compare import compare_with
 from calibayes.losses import LinearLoss
 from calibayes.tables.columns import Roles, is_survival, select_columns
@@ -76,8 +76,8 @@ def fit(
 
     Several devices are used if the problem is large enough. Processes started by srun or mpirun share the work.
 
-    Exit status: 0 if everything converged; 1 if not, or if there is no result; 2 for invalid input. With --strict, 1
-    also if there are warnings.
+    Exit status: 0 if everything converged; 1 if not, if there is no result, or if a file cannot be written; 2 for
+    invalid input. With --strict, 1 also if there are warnings.
     """
     if not alone:
         join_processes()
@@ -127,26 +127,21 @@ def fit(
             result = model.calibrate(**settings)
         with Console(stderr=True, quiet=not is_main_process()).status("calibrating the interval of each coefficient"):
             intervals = result.intervals()
-        if save is not None:
-            result.save(save)
         comparison = compare_with(result, seconds=time.perf_counter() - started) if compare else None
-        if report is not None:
-            write_report(result, report, intervals, comparison)
-        if table is not None:
-            _write_table(intervals, table)
     summary = FitSummary(result, intervals, model, recorded, comparison, strict)
     if is_main_process():
-        _print(summary, json, [path for path in (save, report, table) if path is not None])
-    raise typer.Exit(summary.exit_code)
-
-
-def _print(summary: FitSummary, json: bool, written: list[Path]) -> None:
-    if json:
-        typer.echo(to_json(summary))
-        return
-    print_summary(summary)
-    for path in written:
-        typer.echo(f"wrote {printable(str(path))}")
+        # Before the files are written, which may fail.
+        if json:
+            typer.echo(to_json(summary))
+        else:
+            print_summary(summary)
+    outputs: list[tuple[Path | None, Callable[[Path], object]]] = [
+        (save, result.save),
+        (report, lambda path: write_report(result, path, intervals, comparison)),
+        (table, lambda path: _write_table(intervals, path)),
+    ]
+    is_written = [write_output(path, write, quiet=json) for path, write in outputs if path is not None]
+    raise typer.Exit(summary.exit_code if all(is_written) else 1)
 
 
 def _require_writable(save: Path | None, report: Path | None, table: Path | None) -> None:

@@ -1,11 +1,14 @@
 """The command `calibayes report`: write the HTML report of a saved result."""
 
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated
 
 import typer
 
 import calibayes as cb
+from calibayes._backend.distributed import is_main_process
 from calibayes._backend.text import printable
 from calibayes.compare import Comparison
 from calibayes.result import Intervals, Result
@@ -28,8 +31,8 @@ def report(
         loaded = cb.load(result)
     except (ValueError, OSError, ImportError) as error:
         raise typer.BadParameter(str(error)) from None
-    write_report(loaded, out, loaded.computed_intervals)
-    typer.echo(f"wrote {printable(str(out))}")
+    if not write_output(out, lambda path: write_report(loaded, path, loaded.computed_intervals)):
+        raise typer.Exit(1)
 
 
 def write_report(result: Result, path: Path, intervals: Intervals | None, comparison: Comparison | None = None) -> None:
@@ -40,10 +43,29 @@ def write_report(result: Result, path: Path, intervals: Intervals | None, compar
 
 
 def require_writable(path: Path | None, *suffixes: str) -> None:
-    """Raise an error before the calibration if the output file has a wrong suffix or its folder does not exist."""
+    """Raise an error before the calibration if the output file has a wrong suffix or cannot be written."""
     if path is None:
         return
     if path.suffix not in suffixes:
         raise typer.BadParameter(f"{path} must end in {' or '.join(suffixes)}.")
     if not path.parent.is_dir():
         raise typer.BadParameter(f"the folder {path.parent} for {path.name} does not exist.")
+    try:
+        if path.exists():
+            path.open("ab").close()
+        else:
+            TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def write_output(path: Path, write: Callable[[Path], object], quiet: bool = False) -> bool:
+    """Write an output file and say so, unless `quiet`; print an error and return False if it cannot be written."""
+    try:
+        write(path)
+    except OSError as error:
+        typer.echo(f"{printable(str(path))} was not written: {printable(error.strerror or str(error))}.", err=True)
+        return False
+    if is_main_process() and not quiet:
+        typer.echo(f"wrote {printable(str(path))}")
+    return True

@@ -224,7 +224,11 @@ def _handlers() -> ModuleType:
 def _run(model: Callable[..., Any], data: PyTree[Array], key: PRNGKeyArray | None = None) -> Sites:
     """Run a NumPyro model and return its sample sites. With a key, latent sites are drawn from their priors."""
     handlers = _handlers()
-    run = model.fn if isinstance(model, Function) else model
+    run = model
+    if isinstance(model, Function):
+        # NumPyro needs the function itself: data may be passed by name.
+        model.check_unchanged()
+        run = model.fn
     if key is not None:
         run = handlers.seed(run, key)
     with _HANDLER_LOCK, handlers.trace() as sites:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from calibayes.tables.files import DataFrame, Series, is_numeric
+from calibayes.tables.files import NOTES, DataFrame, Series, is_numeric
 from calibayes.tables.wording import option
 
 
@@ -81,7 +81,7 @@ class Selection:
     strata: Series | None
     """Stratum labels of the rows as a pandas series; None without strata."""
     notes: list[str]
-    """Sentences about rows and columns that were dropped."""
+    """Sentences about how the file was read, and about rows and columns that were dropped."""
     survival: tuple[Series, ...] = ()
     """Events and, if there are any, times of entry."""
     roles: Roles = field(default_factory=Roles)
@@ -159,10 +159,12 @@ def select_columns(
     if formula is not None:
         from calibayes.tables.formulas import select_by_formula
 
-        return select_by_formula(frame, target, formula, roles, drop_missing, allow_python)
-    if target is None:
-        raise ValueError(f"--target must name the column to predict: one of {_list(frame.columns)}.")
-    return _select_by_name(frame, target, columns, intercept, roles, drop_missing)
+        selection = select_by_formula(frame, target, formula, roles, drop_missing, allow_python)
+    elif target is None:
+        raise ValueError(f"--target must name the column to predict: one of {list_names(frame.columns)}.")
+    else:
+        selection = _select_by_name(frame, target, columns, intercept, roles, drop_missing)
+    return replace(selection, notes=[*frame.attrs.get(NOTES, []), *selection.notes])
 
 
 _NAME = r"\s*(`[^`]+`|[^\W\d]\w*)\s*"
@@ -257,7 +259,7 @@ def drop_incomplete_rows(frame: DataFrame, names: Iterable[str], drop_missing: b
     if not counts:
         return frame, []
     n_rows = int(missing.any(axis=1).sum())
-    described = _list([f"{name} ({n})" for name, n in counts.items()])
+    described = list_names([f"{name} ({n})" for name, n in counts.items()])
     if not drop_missing:
         raise ValueError(
             f"{n_rows} of {len(frame)} rows have missing values, in {described}. Drop these rows with "
@@ -280,13 +282,13 @@ def drop_constant_columns(
     """
     invalid = ~np.isfinite(values)
     if invalid.any():
-        described = _list([f"{name} ({n})" for name, n in zip(names, invalid.sum(0), strict=True) if n])
+        described = list_names([f"{name} ({n})" for name, n in zip(names, invalid.sum(0), strict=True) if n])
         raise ValueError(f"values must be finite numbers; numbers of rows where they are not: {described}.")
     keep = np.ptp(values, axis=0) > 0 if intercept else np.abs(values).max(0, initial=0) > 0
     constant = [name for name, kept in zip(names, keep, strict=True) if not kept]
     if not (intercept or keep.any()):
         raise ValueError("the model has no predictors: neither an intercept nor a column.")
-    notes = [f"dropped {_list(constant)}: constant"] if constant else []
+    notes = [f"dropped {list_names(constant)}: constant"] if constant else []
     return [name for name, kept in zip(names, keep, strict=True) if kept], values[:, keep], notes
 
 
@@ -324,7 +326,7 @@ def require_numeric_target(y: Series, name: str) -> None:
     raise ValueError(f"the target {name!r} must be numeric; it has values such as {examples}. {remedy}")
 
 
-def class_target(y: Series, name: str, positive: str | None) -> tuple[Float[np.ndarray, " N"], list[str]]:
+def class_target(y: Series, name: str, positive: object) -> tuple[Float[np.ndarray, " N"], list[str]]:
     """Return the target of a loss of two classes as -1 and 1, and the labels of these classes.
 
     The positive class defaults to the larger label: 1 of 0 and 1, True of False and True, the later in the alphabet.
@@ -344,12 +346,11 @@ def class_target(y: Series, name: str, positive: str | None) -> tuple[Float[np.n
         raise ValueError(f"the target {name!r} must have two classes; it is {labels[0]} in every row.")
     if len(values) > 2:
         raise ValueError(
-            f"the target {name!r} must have two classes for this loss; it has {len(values)}: {_list(labels)}. To "
+            f"the target {name!r} must have two classes for this loss; it has {len(values)}: {list_names(labels)}. To "
             f"compare one class with the others, use {option('--formula')} "
             f'"I({_quote(name)} == {_literal(values[-1])}) ~ .".'
         )
-    if positive is None:
-        positive = labels[1]
+    positive = labels[1] if positive is None else _label_of(positive, labels)
     if positive not in labels:
         raise ValueError(
             f"{option('--positive')} must be a class of {name!r}, {labels[0]} or {labels[1]}; got {positive}."
@@ -367,7 +368,11 @@ def require_columns(frame: DataFrame, names: Iterable[str]) -> None:
         close = [columns[match] for match in get_close_matches(name.lower(), columns, n=3)]
         # The first word of a name that was not quoted.
         close = close or [column for column in frame.columns if re.match(rf"{re.escape(name)}\b", column)]
-        hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"The columns are {_list(frame.columns)}."
+        hint = (
+            f"Did you mean {' or '.join(map(repr, close))}?"
+            if close
+            else f"The columns are {list_names(frame.columns)}."
+        )
         if any(_quote(column) != column for column in close):
             hint += " Names with spaces or brackets need backticks in a formula."
         raise ValueError(f"there is no column {name!r}. {hint}")
@@ -387,7 +392,9 @@ def _require_numeric(frame: DataFrame, target: str, names: Sequence[str]) -> Non
     if not texts:
         return
     numeric = [name for name in names if name not in texts]
-    described = _list([f"{name} (such as {', '.join(map(repr, values[:2]))})" for name, (values, _) in texts.items()])
+    described = list_names(
+        [f"{name} (such as {', '.join(map(repr, values[:2]))})" for name, (values, _) in texts.items()]
+    )
     raise ValueError(
         f"these columns are not numeric: {described}. {_encoding(frame, target, numeric, list(texts))} or leave them "
         f"out with --columns{_suggested_columns(numeric)}."
@@ -429,6 +436,13 @@ def _label(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def _label_of(value: object, labels: Sequence[str]) -> str:
+    """Return the label of a value: True and False also stand for 1 and 0, and these for True and False."""
+    label = _label(value)
+    others = {"True": "1", "False": "0", "1": "True", "0": "False"}
+    return others[label] if label not in labels and others.get(label) in labels else label
+
+
 def _literal(value: object) -> str:
     return repr(value) if isinstance(value, str) else _label(value)
 
@@ -438,7 +452,8 @@ def _quote(name: str) -> str:
     return name if name.isidentifier() else f"`{name}`"
 
 
-def _list(names: Iterable[str]) -> str:
+def list_names(names: Iterable[str]) -> str:
+    """Return names as a message lists them."""
     names = list(names)
     if len(names) > CONFIG.max_listed:
         names = [*names[: CONFIG.max_listed - 2], f"... ({len(names)} in total) ...", *names[-2:]]

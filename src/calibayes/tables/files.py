@@ -20,6 +20,8 @@ else:
 
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 """Suffixes of the files that can be read."""
+NOTES = "calibayes_notes"
+"""Entry of the `attrs` of a data frame with sentences about how its file was read."""
 
 
 def read_table(path: Path, missing: Sequence[str] = ()) -> DataFrame:
@@ -35,7 +37,7 @@ def read_table(path: Path, missing: Sequence[str] = ()) -> DataFrame:
     Returns
     -------
     pandas.DataFrame
-        The table; column names are strings.
+        The table; column names are strings. `attrs[NOTES]` are sentences about how the file was read, if there are any.
 
     Raises
     ------
@@ -49,10 +51,14 @@ def read_table(path: Path, missing: Sequence[str] = ()) -> DataFrame:
         if suffix == ".parquet":
             frame = pandas.read_parquet(path)
         else:
-            options = {"sep": _separator(path, suffix), "na_values": list(missing), "encoding": "utf-8-sig"}
+            separator = _separator(path, suffix)
+            options = {"sep": separator, "na_values": list(missing), "encoding": "utf-8-sig"}
             frame = pandas.read_csv(path, skipinitialspace=True, **options)
-            if options["sep"] != "," and any(_has_decimal_commas(frame[name]) for name in frame.columns):
+            if separator != "," and (with_commas := _with_decimal_commas(frame)):
                 frame = pandas.read_csv(path, skipinitialspace=True, decimal=",", **options)
+                frame.attrs[NOTES] = [f"read the commas in {with_commas} as decimal points"]
+            if frame.shape[1] and frame.iloc[:, -1].isna().all():
+                _require_no_trailing_separator(path, separator)
     except UnicodeDecodeError:
         raise ValueError(f"{path.name} is not UTF-8 text: save it as UTF-8.") from None
     except MemoryError:
@@ -82,10 +88,40 @@ def is_numeric(column: Series) -> bool:
     return column.dtype.kind in "biuf" if hasattr(column.dtype, "kind") else False
 
 
-def _has_decimal_commas(column: Series) -> bool:
-    """Return whether all values of a column are numbers such as 1,5."""
+def _with_decimal_commas(frame: DataFrame) -> str:
+    """Return the names of the columns all of whose values are numbers such as 1,5.
+
+    Raises
+    ------
+    ValueError
+        If all of these values could be thousands, such as 1,500.
+    """
+    names = [name for name in frame.columns if _all_match(frame[name], r"[-+]?\d+,\d+")]
+    if names and all(_all_match(frame[name], r"[-+]?[1-9]\d{0,2},\d{3}") for name in names):
+        example = frame[names[0]].dropna().iloc[0]
+        raise ValueError(
+            f"column {names[0]!r} has values such as {example!r}, whose comma can be a decimal point or separate "
+            "thousands. Write them without a comma."
+        )
+    return ", ".join(map(str, names))
+
+
+def _all_match(column: Series, pattern: str) -> bool:
+    """Return whether a column is text, and all of its values have a form."""
     values = column.dropna()
-    return len(values) > 0 and not is_numeric(column) and bool(values.astype(str).str.fullmatch(r"[-+]?\d+,\d+").all())
+    return len(values) > 0 and not is_numeric(column) and bool(values.astype(str).str.fullmatch(pattern).all())
+
+
+def _require_no_trailing_separator(path: Path, separator: str) -> None:
+    """Raise an error if rows end in a separator and the header does not: pandas shifts their values by one column."""
+    with _open_text(path) as file:
+        rows = filter(None, csv.reader(file, delimiter=separator, skipinitialspace=True))
+        header, first = next(rows, []), next(rows, [])
+    if len(first) > len(header):
+        raise ValueError(
+            f"the rows end in the delimiter {separator!r}, and the header does not. Remove it from the ends of "
+            "the rows."
+        )
 
 
 def _is_row_index(column: Series) -> bool:
@@ -127,9 +163,13 @@ def _separator(path: Path, suffix: str) -> str:
 
 
 def _first_line(path: Path) -> str:
-    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
-    with opener(path, "rt", encoding="utf-8-sig") as file:
+    with _open_text(path) as file:
         return file.readline()
+
+
+def _open_text(path: Path) -> Any:
+    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
+    return opener(path, "rt", encoding="utf-8-sig")
 
 
 def _import_pandas() -> Any:

@@ -24,7 +24,7 @@ def fit(
     loss: str | LinearLoss = "quantile",
     tau: float | None = None,
     delta: float | None = None,
-    positive: str | None = None,
+    positive: str | float | None = None,
     missing: str = "raise",
     weights: object = None,
     cluster: str | None = None,
@@ -53,7 +53,7 @@ def fit(
     delta : float, optional
         Residual size beyond which Huber's loss is linear. Default: 1.345 robust standard deviations of the
         least-squares residuals.
-    positive : str, optional
+    positive : str, number or bool, optional
         Label of the positive class, for the losses "hinge" and "logistic". Default: the larger label.
     missing : str
         "raise" raises an error if a column of the model has missing values, "drop" leaves these rows out.

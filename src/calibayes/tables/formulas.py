@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibayes._backend.memory import require_memory
-from calibayes.tables.columns import Roles, Selection, drop_constant_columns, drop_incomplete_rows, require_columns
+from calibayes.tables.columns import (
+    Roles,
+    Selection,
+    drop_constant_columns,
+    drop_incomplete_rows,
+    list_names,
+    require_columns,
+)
 from calibayes.tables.expressions import Expression, allowed, parse_expression, shorten
 from calibayes.tables.files import DataFrame
 from calibayes.tables.wording import option
@@ -56,12 +63,21 @@ class ParsedFormula:
         The columns that the formula uses.
     expressions : dict of str to Expression
         The expressions that calibayes evaluates itself, keyed by their text.
+    placeholders : dict of str to str
+        Names that replace those of columns in both sides, keyed by the names of the columns.
     """
 
     left: SimpleFormula | None
     right: SimpleFormula
     columns: list[str]
     expressions: dict[str, Expression] = field(default_factory=dict)
+    placeholders: dict[str, str] = field(default_factory=dict)
+
+    def restore(self, text: str) -> str:
+        """Return a text in which names of columns replace their placeholders."""
+        for name, placeholder in self.placeholders.items():
+            text = text.replace(placeholder, name)
+        return text
 
 
 def select_by_formula(
@@ -74,10 +90,11 @@ def select_by_formula(
         raise ImportError("a formula needs formulaic: pip install 'calibayes[tables]'.") from error
     dot_columns = [name for name in frame.columns if name not in (target, *roles.names)]
     parsed = (_parse_with_python if allow_python else _parse)(formula, frame, dot_columns)
-    response = _target_name(target, parsed.left)
+    response = _target_name(target, None if parsed.left is None else parsed.restore(str(parsed.left)))
     is_column = response in frame.columns
     used = [*([response] if is_column else []), *parsed.columns, *roles.names]
     frame, row_notes = drop_incomplete_rows(frame, used, drop_missing)
+    frame, level_notes = _drop_unused_categories(frame, [name for name in parsed.columns if name != response])
     y = frame[response] if is_column else _model_matrix(parsed.left or [], frame, parsed).squeeze(axis=1)
     if y.ndim != 1:
         raise ValueError(f"{option('--formula')}: the target {response} has {y.shape[1]} columns; it must have one.")
@@ -89,12 +106,32 @@ def select_by_formula(
     if intercept:
         values = np.delete(values, names.index("Intercept"), axis=1)
         names.remove("Intercept")
+    names = [parsed.restore(name) for name in names]
     names, values, column_notes = drop_constant_columns(names, values, intercept)
-    notes = row_notes + column_notes
+    notes = row_notes + level_notes + column_notes
     described = formula if "~" in formula else f"{response} ~ {formula}"
     return Selection(
         response, y, names, values, intercept, notes=notes, roles=roles, formula=described, **roles.select(frame)
     )
+
+
+def _drop_unused_categories(frame: DataFrame, names: Sequence[str]) -> tuple[DataFrame, list[str]]:
+    """Return the table without categories that no row has, and notes about them.
+
+    As the reference category, such a category would make the others linearly dependent.
+    """
+    notes = []
+    for name in names:
+        column = frame[name]
+        if column.dtype.name != "category":
+            continue
+        used = column.cat.remove_unused_categories()
+        unused = [str(value) for value in column.cat.categories if value not in used.cat.categories]
+        if unused:
+            frame = frame.copy(deep=False)
+            frame[name] = used
+            notes.append(f"dropped categories of {name} that no row has: {list_names(unused)}")
+    return frame, notes
 
 
 def _parse(formula: str, frame: DataFrame, dot_columns: Sequence[str]) -> ParsedFormula:
@@ -108,38 +145,67 @@ def _parse(formula: str, frame: DataFrame, dot_columns: Sequence[str]) -> Parsed
     if "``" in formula or "{}" in formula:
         # formulaic would ignore them.
         raise ValueError(f"{option('--formula')} has empty backticks or braces. Remove them.")
-    text, expressions = _replace_expressions(formula, frame)
-    left, right = _parse_terms(text, frame, dot_columns)
-    on_left = _columns(left or [], expressions)
+    placeholders = _placeholders(frame)
+    text, expressions = _replace_expressions(formula, frame, placeholders)
+    names = {placeholders.get(name, name): name for name in frame.columns}
+    left, right = _parse_terms(text, frame, [placeholders.get(name, name) for name in dot_columns])
+    on_left = _columns(left or [], expressions, names)
     if not on_left.isdisjoint(dot_columns):
-        left, right = _parse_terms(text, frame, [name for name in dot_columns if name not in on_left])
-    used = on_left | _columns(right, expressions)
+        others = [placeholders.get(name, name) for name in dot_columns if name not in on_left]
+        left, right = _parse_terms(text, frame, others)
+    used = on_left | _columns(right, expressions, names)
     return ParsedFormula(
         None if left is None else _restore(left, expressions),
         _restore(right, expressions),
         [name for name in frame.columns if name in used],
         {expression.text: expression for expression in expressions.values()},
+        placeholders,
     )
 
 
-def _replace_expressions(formula: str, frame: DataFrame) -> tuple[str, dict[str, Expression]]:
+def _placeholders(frame: DataFrame) -> dict[str, str]:
+    """Return names that replace those of columns which formulaic would take for a number or for the intercept.
+
+    formulaic compares the factors of a formula by their text, also if names are in backticks.
+    """
+    stem = _unused_stem("column", frame)
+    ambiguous = [name for name in frame.columns if _is_ambiguous(name)]
+    return {name: f"{stem}{i}_" for i, name in enumerate(ambiguous)}
+
+
+def _is_ambiguous(name: str) -> bool:
+    return name == "Intercept" or re.fullmatch(r"[\d.]+", name) is not None
+
+
+def _unused_stem(stem: str, frame: DataFrame) -> str:
+    """Return a beginning of new names that no name of a column contains."""
+    while any(stem in name for name in frame.columns):
+        stem += "_"
+    return stem
+
+
+def _replace_expressions(
+    formula: str, frame: DataFrame, placeholders: dict[str, str]
+) -> tuple[str, dict[str, Expression]]:
     """Return a formula of names, numbers and operators only, and the expressions by the names that replace them."""
     from formulaic.parser.algos.tokenize import tokenize
 
     with _formulaic_errors(frame):
         tokens = list(tokenize(formula))
-    stem = "expression"
-    while any(name.startswith(stem) for name in frame.columns):
-        stem += "_"
+    stem = _unused_stem("expression", frame)
     names: dict[str, str] = {}
     expressions: dict[str, Expression] = {}
     text, position = "", 0
     for token in tokens:
         expression = _check_token(token, formula, frame)
+        name = placeholders.get(token.token) if token.kind.value == "name" else None
         if expression is not None:
             name = names.setdefault(expression.text, f"{stem}{len(names)}")
             expressions[name] = expression
+        if name is not None:
             text, position = f"{text}{formula[position : token.source_start]}`{name}`", token.source_end + 1
+            # The position of a name does not include its closing backtick.
+            position += formula[token.source_start] == "`"
     text += formula[position:]
     if any(token.kind.value == "python" for token in tokenize(text)):
         raise ValueError(f"{option('--formula')}: {shorten(formula)} is not allowed. {allowed()}")
@@ -211,11 +277,14 @@ def _require_few_terms(tree: Any, n_others: int) -> None:
         counts[id(node)] = size
 
 
-def _columns(side: SimpleFormula, expressions: dict[str, Expression]) -> set[str]:
-    """Return the columns that one side of a formula uses."""
+def _columns(side: SimpleFormula, expressions: dict[str, Expression], names: dict[str, str]) -> set[str]:
+    """Return the columns that one side of a formula uses; `names` are those of columns by what stands for them."""
     columns: set[str] = set()
     for factor in _factors(side):
-        columns |= expressions[factor].columns if factor in expressions else {factor}
+        if factor in expressions:
+            columns |= expressions[factor].columns
+        elif factor in names:
+            columns.add(names[factor])
     return columns
 
 
@@ -240,33 +309,41 @@ def _restore(side: SimpleFormula, expressions: dict[str, Expression]) -> SimpleF
 
 def _parse_with_python(formula: str, frame: DataFrame, dot_columns: Sequence[str]) -> ParsedFormula:
     """Parse a formula whose expressions formulaic runs as Python."""
+    for name in filter(_is_ambiguous, frame.columns):
+        is_among_all = name in dot_columns and re.search(r"(?<![\w`.])\.(?![\w`.])", formula) is not None
+        if f"`{name}`" in formula or is_among_all or (name.isidentifier() and re.search(rf"\b{name}\b", formula)):
+            raise ValueError(
+                f"{option('--formula')}: with {option('--allow-python')}, column {name!r} is ambiguous: it could be a "
+                "number or the intercept. Rename it."
+            )
     left, right = _parse_terms(formula, frame, dot_columns)
     factors = [*_factors(left or []), *_factors(right)]
     words = {word.strip("`") for factor in factors for word in re.findall(r"`[^`]+`|(?<![\w.])\w+(?!\w*\()", factor)}
     return ParsedFormula(left, right, [name for name in frame.columns if name in words or name in factors])
 
 
-def _target_name(target: str | None, left: object) -> str:
+def _target_name(target: str | None, left: str | None) -> str:
     if left is None:
         if target is None:
             response = option("--target, or the left side of the formula,")
             raise ValueError(f"{response} must name the column to predict.")
         return target
-    if target not in (None, str(left)):
+    if target not in (None, left):
         raise ValueError(f"--target is {target}, but the formula predicts {left}: remove --target.")
-    return str(left)
+    return left
 
 
 def _model_matrix(side: SimpleFormula, frame: DataFrame, parsed: ParsedFormula) -> DataFrame:
     from formulaic import model_matrix
 
-    _require_memory_for_matrix(side, frame)
+    _require_memory_for_matrix(side, frame.rename(columns=parsed.placeholders))
     # Infinite values are reported later.
     with _formulaic_errors(frame), np.errstate(all="ignore"):
         known = {factor: parsed.expressions[factor] for factor in _factors(side) if factor in parsed.expressions}
         # Without a context the formula could use the variables of this function.
         context = {text: expression.evaluate(frame) for text, expression in known.items()}
-        return model_matrix(side, frame, context=context, na_action="ignore")
+        renamed = frame.rename(columns=parsed.placeholders)
+        return model_matrix(side, renamed, context=context, na_action="ignore")
 
 
 def _require_memory_for_matrix(side: SimpleFormula, frame: DataFrame) -> None:

@@ -48,7 +48,7 @@ class LinearModel:
     design: Design
 
     @staticmethod
-    def of(selection: Selection, loss: LinearLoss, positive: str | None, default_delta: bool) -> "LinearModel":
+    def of(selection: Selection, loss: LinearLoss, positive: str | float | None, default_delta: bool) -> "LinearModel":
         """Return the model of a loss.
 
         Parameters
@@ -57,7 +57,7 @@ class LinearModel:
             The columns.
         loss : LinearLoss
             The loss.
-        positive : str or None
+        positive : str, number or None
             Label of the positive class.
         default_delta : bool
             Whether the threshold of Huber's loss is computed from the residuals.
@@ -131,7 +131,7 @@ class LinearModel:
 
 
 def _target_values(
-    loss: LinearLoss, selection: Selection, positive: str | None
+    loss: LinearLoss, selection: Selection, positive: str | float | None
 ) -> tuple[Float[np.ndarray, " N"], list[str] | None]:
     """Return the target as numbers, or as -1 and 1 with the labels of these two classes."""
     if loss.margin:

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from calibayes import losses
 from calibayes._backend.devices import rows_of_processes
 from calibayes._backend.distributed import gather, on_all_processes
-from calibayes._core.parts import Parts
+from calibayes._core.parts import Parts, fields_of, holds_numbers
 from calibayes._core.risk import block_length
 from calibayes.design import Design
 from calibayes.losses import LinearLoss
@@ -209,15 +209,11 @@ def linear_model_in_parts(
 
 def _numeric_columns(path: Path) -> dict[str, int] | None:
     """Return the number of rows by name of the columns; None if a column is not numeric or has no name of its own."""
-    from pyarrow import parquet, types
+    from pyarrow import parquet
 
     file = parquet.ParquetFile(path)
-    schema, index = file.schema_arrow, (file.schema_arrow.pandas_metadata or {}).get("index_columns", [])
-    fields = [field for field in schema if field.name not in index]
-    numeric = all(
-        types.is_integer(field.type) or types.is_floating(field.type) or types.is_boolean(field.type)
-        for field in fields
-    )
+    fields = fields_of(file.schema_arrow)
+    numeric = all(map(holds_numbers, fields))
     names = [field.name for field in fields]
     if not numeric or len(set(names)) < len(names) or names[:1] == ["Unnamed: 0"]:
         return None
