@@ -79,7 +79,7 @@ def test_form_with_fast_derivatives_is_the_same_function(ties):
         of_rows, prepared = risk_function(risk, data, np.float64)
         theta, counts = jnp.asarray(rng.normal(size=K)), jnp.asarray(rng.exponential(size=N))
         expected, derivatives = jax.value_and_grad(of_rows, (0, 1))(theta, counts)
-        value, fast = jax.value_and_grad(risk.differentiable, (0, 2))(theta, prepared, counts)
+        value, fast = jax.value_and_grad(risk.differentiable_risk, (0, 2))(theta, prepared, counts)
         np.testing.assert_allclose(value, expected, rtol=1e-12)
         for a, b in zip(derivatives, fast, strict=True):
             np.testing.assert_allclose(b, a, rtol=1e-9, atol=1e-10)
@@ -102,7 +102,7 @@ def test_risk_is_finite_at_extreme_parameters():
     cox = cb.losses.Cox()
     risk, data = risk_function(cox, make_data(False, False), np.float32)
     theta = jnp.asarray([200.0, -300.0, 100.0])
-    value, derivative = jax.value_and_grad(cox.differentiable)(theta, data, jnp.ones(N))
+    value, derivative = jax.value_and_grad(cox.differentiable_risk)(theta, data, jnp.ones(N))
     assert np.isfinite(risk(theta, np.ones(N)))
     assert np.isfinite(value)
     assert np.isfinite(derivative).all()
@@ -113,7 +113,7 @@ def fit_by_newton(ties, data):
     risk = cb.losses.Cox(ties)
     with jax.enable_x64(True):
         _, prepared = risk_function(risk, data, np.float64)
-        of_theta = lambda theta: risk.differentiable(theta, prepared, jnp.ones(42))
+        of_theta = lambda theta: risk.differentiable_risk(theta, prepared, jnp.ones(42))
         theta, derivatives = (
             jnp.zeros(2),
             jax.jit(lambda theta: (jax.grad(of_theta)(theta), jax.hessian(of_theta)(theta))),

@@ -134,7 +134,7 @@ def derivatives(
     scores_at = scores_of(loss, args.data)
 
     def of_replicate(point: Array, counts: Array, nuisance: PyTree[Array]) -> RiskDerivatives:
-        risk = lambda point: loss.differentiable(point, args.data, counts, nuisance).astype(theta.dtype)
+        risk = lambda point: loss.differentiable_risk(point, args.data, counts, nuisance).astype(theta.dtype)
         scores = scores_at(point, counts, nuisance)
         factors = (counts * per_draw)[:, None]
         outer = jnp.matmul((scores * factors).T, scores, precision=jax.lax.Precision.HIGHEST)
@@ -183,8 +183,8 @@ def _with_nuisance(loss: CountsRisk, data: PyTree[Array]) -> Callable[..., Float
     Nuisance parameters that JAX can compute are computed from the counts again, so that they are differentiated.
     """
     if loss.nuisance_on_host:
-        return lambda theta, counts, nuisance: loss.differentiable(theta, data, counts, nuisance)
-    return lambda theta, counts, _: loss.differentiable(theta, data, counts, loss.nuisance(data, counts))
+        return lambda theta, counts, nuisance: loss.differentiable_risk(theta, data, counts, nuisance)
+    return lambda theta, counts, _: loss.differentiable_risk(theta, data, counts, loss.nuisance(data, counts))
 
 
 def _finite(values: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -182,7 +182,7 @@ class CountsRisk(eqx.Module):
             The risk, a scalar that grows in proportion to the counts.
         """
 
-    def differentiable(
+    def differentiable_risk(
         self, theta: Float[Array, " K"], data: PyTree[Array], counts: Float[Array, " N"], nuisance: PyTree[Array] = None
     ) -> Float[Array, ""]:
         """Return the risk in a form that is fast to differentiate. Default: `__call__`.
@@ -219,12 +219,12 @@ class CountsRisk(eqx.Module):
         """
         return data
 
-    def check_weights(self, repeats: bool) -> None:
+    def check_weights(self, are_repetitions: bool) -> None:
         """Raise an error if observations cannot have weights of a kind.
 
         Parameters
         ----------
-        repeats : bool
+        are_repetitions : bool
             Whether the weights are integers, numbers of repetitions. Others are survey weights.
 
         Raises

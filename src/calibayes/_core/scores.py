@@ -146,7 +146,7 @@ def score_sums(target: Target, theta: Float[Array | np.ndarray, "K B"]) -> Float
     """
     loss = target.loss
     if isinstance(loss, CountsRisk):
-        risk = lambda point, *args: loss.differentiable(point, target.data, *args).astype(point.dtype)
+        risk = lambda point, *args: loss.differentiable_risk(point, target.data, *args).astype(point.dtype)
         return map_replicates(jax.grad(risk), jnp.asarray(theta), target.counts_data).T
     gradients_of = jax.vmap(_gradients(target), (None, 1))
 
@@ -178,7 +178,7 @@ def data_gradients(target: Target, theta: Float[Array | np.ndarray, "K S"]) -> F
     loss = target.loss
     assert isinstance(loss, CountsRisk)
     row, nuisance = jax.tree.map(lambda leaf: leaf[0], target.select(jnp.zeros(1, int)).counts_data.rows())
-    risk = lambda point: loss.differentiable(point, target.data, row, nuisance).astype(point.dtype)
+    risk = lambda point: loss.differentiable_risk(point, target.data, row, nuisance).astype(point.dtype)
     return jax.lax.map(jax.grad(risk), jnp.asarray(theta).T)
 
 

@@ -147,7 +147,7 @@ def _evaluate(
     differentiable: bool = False,
 ) -> Array:
     fitted = nuisance if loss.nuisance_on_host else loss.nuisance(data, counts)
-    return (loss.differentiable if differentiable else loss)(theta, data, counts, fitted)
+    return (loss.differentiable_risk if differentiable else loss)(theta, data, counts, fitted)
 
 
 @light_jit

@@ -167,12 +167,12 @@ class Cox(CountsRisk):
             late = int((~((entry >= 0) & (entry < time))).sum())
             raise ValueError(f"entry must be at least 0 and before time; in {late} rows it is not.")
         labels = None if strata is None else np.unique(strata, return_inverse=True)[1]
-        # In floating point: the negative of an unsigned integer, which sorts by decreasing time, is positive.
+        # The sort by decreasing time negates the times, and the negative of an unsigned integer wraps around.
         time, event, entry = (None if part is None else part.astype(np.float64) for part in (time, event, entry))
         return x, time, event, entry, labels
 
-    def check_weights(self, repeats):
-        if not repeats and self.ties == "efron":
+    def check_weights(self, are_repetitions):
+        if not are_repetitions and self.ties == "efron":
             raise ValueError(
                 "weights that are not integers, such as survey weights, are not available with Efron's ties, which "
                 'would take a weight as a number of tied events. Use ties="breslow".'
@@ -200,13 +200,14 @@ class Cox(CountsRisk):
         zero = jnp.zeros((), theta.dtype)
         start = _Sums(zero - 1e30, (zero, zero), zero, (zero, zero), zero, zero)
         end = jax.lax.scan(add_block, start, (data, item_counts))[0]
-        return end.risk[0] + (end.risk[1] - _linear_part(theta, data, item_counts))
+        total, rounding_error = end.risk
+        return total + (rounding_error - _linear_part(theta, data, item_counts))
 
-    def differentiable(self, theta, data, counts, nuisance=None):  # noqa: ARG002
+    def differentiable_risk(self, theta, data, counts, nuisance=None):  # noqa: ARG002
         # The same risk by cumulative sums over all observations, without the scan, which is slow to differentiate.
-        of_items = counts[data.row]
+        item_counts = counts[data.row]
         flatten = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])
-        linear, counts = _linear_part(theta, data, of_items), flatten(of_items)
+        linear, counts = _linear_part(theta, data, item_counts), flatten(item_counts)
         data = SurvivalData(*map(flatten, data))
         predictor = jnp.matmul(data.x, theta, precision=jax.lax.Precision.HIGHEST)
         counted = (data.sign > 0) & (counts > 0)

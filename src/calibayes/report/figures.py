@@ -66,7 +66,7 @@ def figures(result: Result, intervals: Intervals | None) -> dict[str, Any]:
 
 
 def _learning_rates(result: Result) -> Float[np.ndarray, " G"]:
-    """Return the grid of the coverage curve and eta-hat, where the figures show the result's own numbers."""
+    """Return the learning rates of the coverage curve and `result.eta`, at which draws are not reweighted."""
     grid = result.curve.etas
     if len(result.names) > CONFIG.many_parameters and len(grid):
         grid = grid[:: len(grid) // 2]

@@ -105,11 +105,12 @@ class OwnRows:
             if first <= start and stop <= last:
                 yield start, (table[start - first : stop - first, :-1], table[start - first : stop - first, -1])
                 return
-        # Rows that another process checked: the first one, and those that several processes hold.
+        # Rows outside the ranges of this process are read again: the first row, which all processes need, and rows that
+        # several processes hold but another one checked.
         yield from self.file.chunks(start, stop)
 
     def map(self, fn: Callable[[Any], Any]) -> Parts:
-        """Return data in parts that are a function of these."""
+        """Return `Parts` with `fn` applied to every chunk."""
 
         def read(start: int, stop: int) -> Any:
             chunks = [fn(chunk) for _, chunk in self.chunks(start, stop)]
@@ -154,7 +155,7 @@ class _Values:
 
     @staticmethod
     def _order_statistic(keys: Int[np.ndarray, " R"], rank: int) -> float:
-        """Return the value with `rank` values below it, by counting in rounds; `keys` are sorted."""
+        """Return the value with `rank` values below it, by bisection over all processes; `keys` are sorted."""
         ends = np.concatenate(gather(keys[[0, -1]] if len(keys) else keys))
         low, high = int(ends.min()), int(ends.max())
         while low < high:
