@@ -114,6 +114,12 @@ def test_loss_is_a_name_or_an_object(frame, calls):
     assert set(y) == {-1, 1}
 
 
+def test_prior_replaces_the_default(frame, calls):
+    prior = cb.priors.Laplace(scale=3.0)
+    model, _, _ = fit_recorded(calls, "y ~ x", frame, missing="drop", prior=prior)
+    assert model.prior.scale == 3.0
+
+
 def test_polars_frames_are_accepted(frame, calls):
     polars = pytest.importorskip("polars")
     pytest.importorskip("pyarrow")
@@ -129,6 +135,8 @@ def test_polars_frames_are_accepted(frame, calls):
         ({"formula": "y ~ z"}, "there is no column 'z'"),
         ({"formula": "y ~ eval('1')"}, "formula: eval.* is not allowed.*allow_python=True"),
         ({"loss": "cubic"}, "loss must be one of quantile"),
+        ({"loss": abs}, r"calibayes\.losses\.Linear\(fn\) makes a loss of a function"),
+        ({"cluster": pd.Series([1, 2])}, "cluster must be the name of a column of frame; got "),
         ({"loss": "squared", "tau": 0.3}, "tau is for the losses quantile and expectile; the loss is squared"),
         ({"loss": cb.losses.Absolute(), "tau": 0.3}, "tau and delta are for losses by name"),
         ({"formula": "group ~ weight"}, r"the target 'group' must be numeric.*loss=\"logistic\""),

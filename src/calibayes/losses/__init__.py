@@ -343,7 +343,7 @@ def names() -> tuple[str, ...]:
     return tuple(_NAMED)
 
 
-def from_name(name: str, *, tau: Numbers | None = None, delta: Numbers | None = None) -> LinearLoss:
+def from_name(name: object, *, tau: Numbers | None = None, delta: Numbers | None = None) -> LinearLoss:
     """Return the loss with a given name.
 
     Parameters
@@ -371,7 +371,8 @@ def from_name(name: str, *, tau: Numbers | None = None, delta: Numbers | None = 
     0.9
     """
     if not isinstance(name, str) or name not in _NAMED:
-        raise ValueError(f"loss must be one of {', '.join(_NAMED)}, or an object of calibayes.losses; got {name!r}.")
+        hint = "calibayes.losses.Linear(fn) makes a loss of a function" if callable(name) else f"got {name!r}"
+        raise ValueError(f"loss must be one of {', '.join(_NAMED)}, or an object of calibayes.losses; {hint}.")
     if tau is not None and name not in ("quantile", "expectile"):
         raise ValueError(f"tau is for the losses quantile and expectile; the loss is {name}.")
     if delta is not None and name != "huber":

@@ -120,7 +120,8 @@ def init_at_prior(key: PRNGKeyArray, target: Target, n_particles: int) -> tuple[
     if n_finite < CONFIG.min_finite_draws:
         raise ValueError(
             f"the loss is infinite or NaN at all but {n_finite} of {n_particles} draws of the prior. Choose a prior "
-            "nearer to where the loss is finite, or pass draws of the posterior (draws=)."
+            "nearer to where the loss is finite, pass draws of the posterior (draws=), or rewrite a loss whose terms "
+            "overflow, such as log(cosh(r)) as logaddexp(r, -r)."
         )
     if np.ptp(risk[np.isfinite(risk)]) == 0:
         if not is_double():

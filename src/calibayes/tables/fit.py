@@ -21,14 +21,15 @@ def fit(
     formula: str,
     frame: DataFrame | str | PathLike[str],
     *,
-    loss: str | LinearLoss = "quantile",
+    loss: object = "quantile",
     tau: float | None = None,
     delta: float | None = None,
     positive: str | float | None = None,
+    prior: object = None,
     missing: str = "raise",
     weights: object = None,
-    cluster: str | None = None,
-    strata: str | None = None,
+    cluster: object = None,
+    strata: object = None,
     block: int | None = None,
     bootstrap: object = None,
     allow_python: bool = False,
@@ -55,6 +56,9 @@ def fit(
         least-squares residuals.
     positive : str, number or bool, optional
         Label of the positive class, for the losses "hinge" and "logistic". Default: the larger label.
+    prior : Prior, optional
+        Prior of the prediction at the means of the columns, if there is an intercept, and of the slopes, in the order
+        of `Result.names`. Default: normal, and weak compared with the spread of the data.
     missing : str
         "raise" raises an error if a column of the model has missing values, "drop" leaves these rows out.
         Default: "raise".
@@ -73,8 +77,7 @@ def fit(
         Whether expressions of the formula are run as Python, instead of allowing a list of functions. A formula can
         then do anything on this computer. Default: False.
     **options
-        Further arguments of `calibayes.calibrate`, such as `level`, `region`, `prior`, `seed` and `progress`. The
-        default prior is weak compared with the spread of the data.
+        Further arguments of `calibayes.calibrate`, such as `level`, `region`, `seed` and `progress`.
 
     Returns
     -------
@@ -109,7 +112,7 @@ def fit(
         linear_loss = losses.from_name(loss, tau=tau, delta=delta) if not isinstance(loss, LinearLoss) else loss
         file = None if hasattr(frame, "columns") else _path(frame)
         frame, weight_column = _with_weights(_as_pandas(frame) if file is None else read_table(file), weights)
-        roles = Roles(cluster, weight_column, strata)
+        roles = Roles(_column_name("cluster", cluster), weight_column, _column_name("strata", strata))
         selection = select_columns(
             frame, None, formula=formula, roles=roles, drop_missing=missing == "drop", allow_python=allow_python
         )
@@ -118,11 +121,11 @@ def fit(
             model = LinearModel.of_survival(selection)
         else:
             model = LinearModel.of(selection, linear_loss, positive, default_delta)
-    given: dict[str, Any] = {"loss": loss, "tau": tau, "delta": delta, "positive": positive, "missing": missing}
-    given |= {"weights": weights, "cluster": cluster, "strata": strata, "block": block, "bootstrap": bootstrap}
-    call = _source(formula, file, given | {"allow_python": allow_python} | options)
+    given: dict[str, Any] = {"loss": loss, "tau": tau, "delta": delta, "positive": positive, "prior": prior}
+    given |= {"missing": missing, "weights": weights, "cluster": cluster, "strata": strata, "block": block}
+    call = _source(formula, file, given | {"bootstrap": bootstrap, "allow_python": allow_python} | options)
     name = None if file is None else file.name
-    return model.calibrate(bootstrap=bootstrap, block=block, call=call, file=name, **options)
+    return model.calibrate(bootstrap=bootstrap, block=block, prior=prior, call=call, file=name, **options)
 
 
 def _require_known(options: dict[str, Any]) -> None:
@@ -134,6 +137,13 @@ def _require_known(options: dict[str, Any]) -> None:
             close = get_close_matches(name, known, n=1)
             hint = f" Did you mean {close[0]}?" if close else ""
             raise TypeError(f"fit has no argument {name!r}.{hint}")
+
+
+def _column_name(argument: str, value: object) -> str | None:
+    """Return the name of a column that describes the sampling."""
+    if not isinstance(value, str | None):
+        raise TypeError(f"{argument} must be the name of a column of frame; got {display(value)}.")
+    return value
 
 
 def _source(formula: str, file: Path | None, arguments: dict[str, Any]) -> str:
