@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import calibayes as cb
@@ -122,6 +123,13 @@ def test_object_without_a_digest_is_always_outdated():
 def test_object_without_a_hash_is_ignored():
     assert not drop_outdated_programs(SimpleNamespace(a=1))
     assert not drop_outdated_programs(SimpleNamespace(a=2))
+
+
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
+def test_objects_that_cannot_be_compared_are_different():
+    """The equality of two arrays has no truth value."""
+    invalid = [cb.regions.Interval(np.zeros(3)) for _ in range(2)]
+    assert not any(drop_outdated_programs(region) for region in (*invalid, cb.regions.Interval(1)))
 
 
 def test_number_of_recorded_states_is_bounded(monkeypatch):

@@ -27,7 +27,7 @@ class OutdatedConfig:
 
 CONFIG = OutdatedConfig()
 
-_states: dict[Hashable, str | None] = {}
+_states: dict["_Key", str | None] = {}
 """State of each object for which programs may have been compiled, by what the programs are found by."""
 
 
@@ -78,7 +78,7 @@ def record_states(*objects: object) -> None:
     _states.update(_current_states(objects))
 
 
-def _current_states(objects: Sequence[object]) -> dict[Hashable, str | None]:
+def _current_states(objects: Sequence[object]) -> dict["_Key", str | None]:
     """Return the states of objects and of the static leaves in them, which other objects may share."""
     leaves = [leaf for leaf in jax.tree.leaves(objects) if not is_array_like(leaf)]
     states = {}
@@ -90,10 +90,27 @@ def _current_states(objects: Sequence[object]) -> dict[Hashable, str | None]:
     return states
 
 
-def _key(tree: object) -> Hashable:
-    """Return what programs are found by, in so far as it depends on an object; None if it has no hash."""
+@dataclass(frozen=True)
+class _Key:
+    """What programs are found by, in so far as it depends on an object."""
+
+    parts: tuple[Hashable, ...]
+
+    def __hash__(self) -> int:
+        return hash(self.parts)
+
+    def __eq__(self, other: object) -> bool:
+        try:
+            return isinstance(other, _Key) and self.parts == other.parts
+        except Exception:
+            # Invalid arguments, such as an array as the index of an interval, cannot be compared.
+            return False
+
+
+def _key(tree: object) -> _Key | None:
+    """Return the key of an object; None if it has no hash."""
     leaves, structure = jax.tree.flatten(tree)
-    key = (structure, *((type(leaf), leaf) for leaf in leaves if not is_array_like(leaf)))
+    key = _Key((structure, *((type(leaf), leaf) for leaf in leaves if not is_array_like(leaf))))
     try:
         hash(key)
     except TypeError:
