@@ -204,8 +204,8 @@ def calibrate(
     """
     started = time.perf_counter()
     clear_caches_if_full(min_interval=_CACHE_CHECK_SECONDS)
-    user_objects = (getattr(model, "loss", None), getattr(model, "prior", None), region, estimate, sampler)
-    if drop_outdated_programs(*user_objects):
+    of_model = (getattr(model, "loss", None), getattr(model, "prior", None))
+    if drop_outdated_programs(*of_model):
         forget_passed()
     path = None if checkpoint is None else check_path(checkpoint)
     in_parts = isinstance(data, Parts)
@@ -238,6 +238,7 @@ def calibrate(
     region = as_region(region)
     region.check(observations.dim)
     method.check_region(region, observations.dim)
+    drop_outdated_programs(region, estimate, sampler)
     validated_draws = check_initial_draws(draws, model.prior, observations.dim)
     key = as_key(seed)
     counts_key, _, search_key, draw_key = _split(key)
@@ -272,7 +273,7 @@ def calibrate(
             solver = Solver(search, tolerance, max_iterations, saved, live, started, precision)
             with time_limit(max_seconds):
                 verified, double = _solve(method, shape, solver, make_problem, eta_init)
-    record_states(*user_objects)
+    record_states(*of_model, region, estimate, sampler)
     settings = {
         "estimate": estimate,
         "weights": None if observation_weights is None else observation_weights.kind,

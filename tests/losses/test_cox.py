@@ -166,8 +166,8 @@ def test_survey_weights_need_ties_of_breslow():
     model = cb.GibbsModel(cb.losses.Cox(), cb.priors.Normal(scale=10.0))
     with pytest.raises(ValueError, match=r'weights that are not integers.*Use ties="breslow"'):
         cb.calibrate(model, REMISSION, weights=np.full(42, 2.5), progress=False)
-    cb.losses.Cox().check_weights(repeats=True)
-    cb.losses.Cox("breslow").check_weights(repeats=False)
+    cb.losses.Cox().check_weights(are_repetitions=True)
+    cb.losses.Cox("breslow").check_weights(are_repetitions=False)
 
 
 def test_calibration_has_robust_intervals():
