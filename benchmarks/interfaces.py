@@ -20,6 +20,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,8 @@ def main() -> int:
 def _ratios(case: Case, result: cb.Result) -> str:
     """Return calibrated standard errors of the coefficients, relative to robust ones of statsmodels."""
     assert case.robust is not None
+    if find_spec("statsmodels") is None:
+        return "needs statsmodels"
     robust = case.robust(case.load(), case.formula).bse
     return ", ".join(f"{result.bse[name] / robust[name]:.2f}" for name in case.predictors)
 
