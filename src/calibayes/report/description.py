@@ -171,7 +171,7 @@ def _model(result: Result) -> str:
             "intercept is the prediction where every column is zero."
         )
     if result.model is None:
-        return sizes
+        return f"{sizes} A saved result does not contain loss and prior, which are therefore not described here."
     loss = result.model.loss
     risk = f"The risk is the {_sum(result)} over observations of {_loss(loss)}"
     if isinstance(loss, losses.CountsRisk):
