@@ -11,6 +11,7 @@ from studies import exact, figures, tables
 from studies.head_to_head import page as head_to_head
 from studies.names import DRAWS, HEART_DISEASE, MEDIAN_REGRESSION, PARTICLES, REPLICATES
 from studies.store import Line, Store
+from studies.survival import N as N_SURVIVAL
 from studies.tables import NAMES, PAPER_ETA, PAPER_SVM_ETA, cells
 
 MARKS = Marks.named("results")
@@ -52,6 +53,7 @@ def write(results: Path, docs: Path, readme: Path | None) -> list[Path]:
         _figure5(seeds, all_svm) if seeds else "",
         _open_question(variants) if variants else "",
         _misspecified(misspecified) if misspecified else "",
+        _survival(Store(results / "survival.csv").lines),
     ]
     page = docs / "results.md"
     page.write_text("\n\n".join(section for section in sections if section) + "\n")
@@ -265,3 +267,17 @@ def _ranges(lines: Sequence[Line]) -> str:
 
 def _machine(lines: Sequence[Line]) -> str:
     return tables.timed(lines)[0].lines[0].machine
+
+
+def _survival(lines: Sequence[Line]) -> str:
+    """Return the section about Cox's model; empty if there are no results."""
+    if not lines:
+        return ""
+    return f"""## Beyond the paper: Cox's model
+
+`python -m studies survival`: {N_SURVIVAL} observations with a normal covariate and a treatment, a quarter of them
+censored. Without proportional hazards the treatment has no effect any more after time one half; the parameter to be
+covered is then the limit of the maximum partial likelihood estimate. "slope" is the log hazard ratio of the treatment.
+The sandwich sets are those of Lin and Wei (1989).
+
+{tables.misspecified(lines, "hazards").markdown()}"""
