@@ -68,6 +68,8 @@ _PROFILE = BUILD / "ipython" / "profile_default"
 def convert_docstring(app, what, name, obj, options, lines):  # noqa: ARG001
     """Convert formulas between dollar signs to reStructuredText, and escape names such as `coef_` in types."""
     text = re.sub(r"(?<![`\w])(\w+)_(?=[,)])", r"\1\\_", "\n".join(lines))
+    # Names of attributes in fields, such as `:ivar coef_:`.
+    text = re.sub(r"^(\s*:\w+ \w+)_:", r"\1\\_:", text, flags=re.MULTILINE)
     text = re.sub(r"\$\$(.+?)\$\$", _display_math, text, flags=re.DOTALL)
     text = re.sub(r"\$([^$`]+?)\$", lambda match: f":math:`{' '.join(match[1].split())}`", text)
     lines[:] = text.split("\n")

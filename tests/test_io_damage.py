@@ -188,7 +188,7 @@ EDITS = {
     "coverage is no share": (set_attribute("coverage", 0.951), "coverage is not a share"),
     "no replicates": (set_attribute("n_replicates", 0), "n_replicates must be"),
     "other number of replicates": (set_attribute("n_replicates", 80), "repaired of bootstrap has 40 values"),
-    "too many populations": (set_attribute("n_groups", 2**40), "n_groups must be"),
+    "too many populations": (set_attribute("n_populations", 2**40), "n_populations must be"),
     "unknown status": (set_attribute("status", "FINE"), "status is 'FINE'"),
     "status is a number": (set_attribute("status", 1), "status is not a text"),
     "settings are no JSON": (set_attribute("settings", "{"), "cannot be loaded"),

@@ -64,7 +64,7 @@ from calibayes.solve.robbins_monro import RobbinsMonro
 from calibayes.solve.search import Search
 from calibayes.solve.solver import Solver
 from calibayes.solve.ties import label_equal_replicates
-from calibayes.solve.verify import Verified
+from calibayes.solve.verify import FinalSolution
 
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "auto": lambda: Transport(audit=True),
@@ -103,7 +103,7 @@ def calibrate(
 ) -> Result:
     """Choose the learning rate eta so that a share `level` of the replicates' credible sets contain the estimate.
 
-    This is `method="gpc"`, the default. Other methods compute eta from a formula, or report draws of another
+    This is `method="gpc"`, the default. Other methods choose eta by another criterion, or report draws of another
     distribution.
 
     Parameters
@@ -146,8 +146,9 @@ def calibrate(
         an array, its counts must already be multiplied by the weights, which are not applied to it again. Default: all
         one.
     eta_init : float, optional
-        Learning rate at which the search starts. Default: for transport, the one at which the draws on the data cover
-        the first-order approximations of the estimates on the replicates; for the other samplers, 1.
+        Learning rate at which the search starts. Default: for transport, the one at which the credible set given the
+        observed data contains a share `level` of the replicates' estimates, by their first-order approximations; for
+        the other samplers, 1.
     tolerance : float
         A `RobbinsMonro` search stops when coverage is within this distance of `level`. Default: 0.005.
     max_iterations : int
@@ -408,7 +409,7 @@ def _solve(
     solver: Solver,
     make_problem: Callable[[], CoverageProblem],
     eta: float | None,
-) -> tuple[Verified, bool]:
+) -> tuple[FinalSolution, bool]:
     """Solve a problem, in double precision if single precision does not resolve its posteriors.
 
     Returns the verified solution, and whether it is in double precision although JAX's setting is single precision.
@@ -433,7 +434,7 @@ def _solve(
 
 def _solve_once(
     method: Method, shape: str | None, solver: Solver, problem: CoverageProblem, eta: float | None
-) -> Verified:
+) -> FinalSolution:
     if solver.precision is not None:
         solver.precision.check_range(problem.target)
     solver.checkpoint.load(problem.target)

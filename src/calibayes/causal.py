@@ -135,8 +135,10 @@ def partially_linear(
         Treatment, a real number.
     y : array_like of shape (N,)
         Outcome.
-    outcome, exposure : regressor
-        scikit-learn estimators of the means of y and of the treatment given X.
+    outcome : regressor
+        scikit-learn estimator of the mean of y given X.
+    exposure : regressor
+        scikit-learn estimator of the mean of the treatment given X.
     n_folds, groups, seed
         As for `average_treatment_effect`.
 

@@ -196,7 +196,7 @@ def compare(
         Methods, as for `calibrate`. Default: "gpc", "gpc-studentized", "matching" and "lyddon-holmes-walker".
     **options
         Further arguments of `calibrate`, such as `level`, `region`, `bootstrap`, `sampler` and `seed`. A time limit
-        (`max_seconds`) applies to the first method only; the others reuse its draws and replicates.
+        (`max_seconds`) applies only to the method that is run in full; the others reuse its draws and replicates.
 
     Returns
     -------
@@ -205,8 +205,9 @@ def compare(
 
     Notes
     -----
-    The first method is calibrated as by `calibrate`, "gpc" if it is among the methods. The others start from its
-    particles: they cost the move of all particles to another learning rate if it is far away, and little otherwise.
+    One method is run in full, as by `calibrate`: "gpc" if it is among the methods, otherwise the first of them. The
+    others start from its particles: they cost the move of all particles to another learning rate if it is far away, and
+    little otherwise.
 
     Examples
     --------

@@ -23,8 +23,8 @@ class GibbsModel(eqx.Module):
         One of `calibayes.losses`, or a function `fn(theta, datum) -> scalar` of a parameter vector of shape (K,) and
         one observation.
     prior : Prior
-        One of `calibayes.priors`, a NumPyro distribution, or any object with `log_prob(theta)` and
-        `sample(key, shape)`.
+        One of `calibayes.priors`, a NumPyro distribution, or any object with a method `log_prob(theta)`; `sample(key,
+        shape)` is used if it exists.
     dim : int, optional
         Number of parameters, K. Required if `loss` is a function and the prior does not determine it. For losses
         of a linear prediction it is the number of columns of X.
@@ -151,8 +151,9 @@ class GibbsModel(eqx.Module):
             Number of parameters. Required for a function.
         prepare : callable, optional
             Function of the data that is called once, on the host with NumPy arrays, and returns the data that `risk`
-            takes, for example with an order in which they are sorted. The counts keep the order of the observations. It
-            also receives observations with count zero, which are copies of the last one. Default: the data as they are.
+            takes, for example with an order in which they are sorted. The counts keep the order of the observations.
+            The arrays are padded at the end with copies of the last observation, whose counts are always zero. Default:
+            the data as they are.
         nuisance : callable, optional
             Function `nuisance(data, counts)` that returns nuisance parameters, a pytree of arrays. It is called once
             for every bootstrap replicate, before the parameters are sampled, and its value is the fourth argument of
@@ -182,7 +183,9 @@ class GibbsModel(eqx.Module):
 
         $$ p_\eta(\theta) \propto \exp\{-\eta\, R(\theta, c)\}\, p(\theta). $$
 
-        The influence of an observation is the derivative of the risk in its count, by automatic differentiation.
+        For the sandwich covariance, the derivative of the risk with respect to the count of an observation takes the
+        place of the loss of this observation; its gradient in the parameters is the score of the observation. Both are
+        computed by automatic differentiation.
 
         Examples
         --------

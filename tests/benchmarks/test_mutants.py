@@ -131,6 +131,12 @@ def test_results_are_stored_and_not_computed_again(monkeypatch, tmp_path):
     assert calls == [one.name, "", one.name, ""]
 
 
+def test_comments_and_docstrings_do_not_change_a_digest():
+    code = 'def f(x):\n    """Double."""  # fast\n    return 2 * x\n'
+    assert mutation_run._code(code) == mutation_run._code(code.replace("Double", "Twice").replace("fast", "exact"))
+    assert mutation_run._code(code) != mutation_run._code(code.replace("2", "3"))
+
+
 def test_test_that_always_fails_cannot_notice_a_mutant(monkeypatch, tmp_path):
     one = first_rewrite()
     monkeypatch.setattr(mutation_run, "MUTANTS", {one.name: one})

@@ -12,7 +12,7 @@ _VALIDATION = "benchmarks/test_validation.py"
 
 rewrite(
     "eta_from_the_wrong_tail",
-    "calibayes._core.curve:quantile_of",
+    "calibayes._core.curve:eta_covering",
     "round((1 - _l) * _n)",
     "round(_l * _n)",
     "Take the quantile of the critical etas at the wrong tail.",
@@ -20,7 +20,7 @@ rewrite(
 )
 rewrite(
     "eta_from_the_next_order_statistic",
-    "calibayes._core.curve:quantile_of",
+    "calibayes._core.curve:eta_covering",
     "_a, _b = _o[_i - 1], _o[_i]",
     "_a, _b = _o[_i], _o[min(_i + 1, n - 1)]",
     "Take the next order statistic.",

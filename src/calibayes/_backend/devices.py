@@ -61,8 +61,8 @@ def mesh(*, replicates: int = 1, observations: int = 1) -> Iterator[None]:
     """Choose how calibrations are distributed over devices.
 
     Calibrations inside the `with` block use `replicates * observations` devices. Outside of it they use all devices if
-    the data are large: observations are divided first, then replicates. Each device holds all particles. `mesh()`
-    selects one device.
+    the data are large: observations are divided first, then replicates. Each device holds the particles of all
+    replicates; only the evaluation of the risk is divided. `mesh()` selects one device.
 
     Parameters
     ----------
@@ -281,7 +281,8 @@ def sum_over_devices(
         Devices of the target.
     fn : callable
         Function of the arguments as one device holds them. If `n_replicates` is given, it has an additional first
-        argument, the indices of the replicates that this device computes, and returns these along the first axis.
+        argument, the indices of the replicates that this device computes, and returns their values along the first
+        axis.
     specs : tuple of PartitionSpec
         How each argument is divided between devices.
     *args

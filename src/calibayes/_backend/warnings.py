@@ -20,7 +20,7 @@ class LongRunWarning(CalibrationWarning):
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used: it is damaged, or belongs to another calibration."""
+    """A checkpoint that cannot be used: it is damaged, in use by another process, or of another calibration."""
 
 
 def warn_user(message: str, category: type[Warning]) -> None:

@@ -201,7 +201,8 @@ def pareto_k_limit(size: int) -> float:
 def r_hat(populations: Float[np.ndarray | Array, "K G M"]) -> Float[np.ndarray, " K"]:
     """Return Gelman and Rubin's R-hat of independent populations.
 
-    Populations are not split into halves: the draws of a population are exchangeable, so that its halves always agree.
+    Populations are not split into halves, so that a trend within a Markov chain is not detected: pass the halves of a
+    chain as two populations. The draws of a population of particles have no order.
 
     Parameters
     ----------

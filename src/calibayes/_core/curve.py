@@ -126,8 +126,9 @@ class Curve:
         Number of independent populations of draws. Replicates b, b + n_populations, ... are computed from the same
         population, so their Monte Carlo errors are correlated.
     first_critical_levels : ndarray of shape (B,) or None
-        Critical levels at the middle learning rate, from the sampler's first set of particles only. Used to estimate
-        the correlation between replicates that share draws; None if there is none.
+        Critical levels at the middle learning rate from the first of the sets of particles over which
+        `critical_levels` is averaged, for the correlation between replicates that share draws. None if replicates do
+        not share draws.
     n_distinct : int or None
         Number of replicates that are different data sets; equal ones have the same critical levels. None if all are
         different.
@@ -232,7 +233,7 @@ class Curve:
             0 or infinity if it lies off the grid.
         """
         level = self.level if level is None else level
-        return quantile_of(np.sort(self.critical_etas(level)), level)
+        return eta_covering(np.sort(self.critical_etas(level)), level)
 
     def lowest_crossing(self, level: float | None = None) -> float:
         """Return the learning rate up to which the sets cover at `level`.
@@ -264,7 +265,7 @@ class Curve:
         return float(self.etas[last] * (self.etas[last + 1] / self.etas[last]) ** share)
 
     def attainable_eta(self, level: float | None = None) -> "AttainableEta":
-        """Return the learning rate to report: the lowest crossing, or less if coverage jumps past the level there.
+        """Return the learning rate to report, the lowest crossing, or less if coverage jumps past the level there.
 
         Parameters
         ----------
@@ -274,6 +275,8 @@ class Curve:
         Returns
         -------
         AttainableEta
+            A named tuple: the learning rate `eta`, the `coverage` there, and the `jump` of the coverage past the level,
+            None if coverage equals the level.
         """
         level = self.level if level is None else level
         critical, eta = self.critical_etas(level), self.lowest_crossing(level)
@@ -380,7 +383,7 @@ class Curve:
         return max(1.0, float(ratios.mean()))
 
 
-def quantile_of(ordered: Float[np.ndarray, " B"], level: float) -> float:
+def eta_covering(ordered: Float[np.ndarray, " B"], level: float) -> float:
     """Return the (1 - level) quantile of ordered critical etas: 0 or infinity if it lies off the grid."""
     n = len(ordered)
     n_outside = min(max(round((1 - level) * n), 1), n - 1)
@@ -389,7 +392,7 @@ def quantile_of(ordered: Float[np.ndarray, " B"], level: float) -> float:
 
 
 def quantile_error(ordered: Float[np.ndarray, " B"], level: float, coverage_se: float) -> float:
-    """Return the standard error of `quantile_of`: infinity if either order statistic lies off the grid.
+    """Return the standard error of `eta_covering`: infinity if either order statistic lies off the grid.
 
     It is half the distance between the order statistics whose ranks are one standard error of the coverage below and
     above.

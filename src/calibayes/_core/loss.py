@@ -19,7 +19,8 @@ from calibayes._backend.functions import static
 class LinearLoss(eqx.Module):
     r"""Base class of losses $\rho(x^\top\theta, y)$ of a linear prediction.
 
-    Subclass it and define `rho`. The class variables below state properties of `rho`; the defaults are always safe.
+    Subclass it and define `rho`. The class variables below state properties of `rho`. With their defaults no result is
+    wrong: calibrations are slower, or an infinite loss is reported as an error.
 
     Attributes
     ----------
@@ -82,8 +83,8 @@ class LinearLoss(eqx.Module):
         nonlinear : callable
             Function of `(prediction, y)`.
         slope : Array or None
-            Slope such that `rho` is `nonlinear(prediction, y) + slope * (prediction - y)`. None if there is no linear
-            part.
+            Slope of the linear part: `rho` is `nonlinear(prediction, y) + slope * (prediction - y)`. None if there is
+            no linear part.
         """
         return self.rho, None
 
@@ -289,7 +290,7 @@ class CountsRisk(eqx.Module):
         data : pytree of Array
             The value of `prepare`.
         n_stored : int
-            Number of observations with padding, the default.
+            Number of observations, padding included, which the base class returns.
 
         Returns
         -------

@@ -321,7 +321,8 @@ def quantile(
 ) -> Float[Array, "..."]:
     """Return the smallest value with at least `probability` of the weight at or below it.
 
-    Floats are ordered like unsigned integers after a change of the sign bit. The function finds the rank of the
+    Floats are ordered like unsigned integers after setting the sign bit of positive floats and inverting all bits of
+    negative ones. The function finds the rank of the
     quantile among all floats bit by bit, so that the result is exact whatever the range of the values.
     """
     bits = jnp.finfo(values.dtype).bits

@@ -39,7 +39,7 @@ class CoxPHSurvivalAnalysis(LinearEstimator):
         Bootstrap replicates, as in `calibayes.calibrate`.
     sampler : str or Sampler
         Sampler, as in `calibayes.calibrate`. Default: "auto".
-    random_state : int, RandomState or None
+    random_state : int, RandomState, Generator or None
         Seed. Default: 0, which makes repeated fits identical.
 
     Attributes

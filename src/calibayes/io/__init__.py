@@ -108,15 +108,16 @@ def load(path: str | Path) -> Result:
     Returns
     -------
     Result
-        The result with its numbers, draws, coverage curve, trace and, if they were saved, intervals. Its model and data
-        are None, and methods that need particles raise a `RuntimeError`.
+        The result with its numbers, draws, coverage curve, trace and, if `save` stored them, intervals. Its model and
+        data are None, and methods that need particles raise a `RuntimeError`.
 
     Raises
     ------
     FileNotFoundError
         If there is no file at `path`.
     ValueError
-        If the file is damaged, has no checksum, or is not a possible result.
+        If the file is damaged, has no checksum, or its contents are inconsistent, such as arrays whose shapes do not
+        agree.
     ImportError
         If the packages of the extra `calibayes[arviz]` are not installed.
 
@@ -234,7 +235,7 @@ def _attributes(result: Result) -> dict[str, Any]:
         "n_replicates": result.coverage.n_replicates,
         "status": result.status.name,
         "diagnostics": json.dumps(encode_diagnostics(result.diagnostics)),
-        "n_groups": result.curve.n_populations,
+        "n_populations": result.curve.n_populations,
         "settings": json.dumps(_settings(result)),
         **result.versions,
     }
@@ -283,7 +284,7 @@ def _result(groups: dict[str, Dataset]) -> Result:
         trace=_trace(groups["trace"]),
         draws=from_variables(names, {str(name): variable.values for name, variable in posterior.data_vars.items()}),
         risk=groups["sample_stats"]["risk"].values.ravel(),
-        curve=_curve(groups["curve"], groups["bootstrap"], level, int(attrs["n_groups"])),
+        curve=_curve(groups["curve"], groups["bootstrap"], level, int(attrs["n_populations"])),
         estimate=groups["estimate"]["theta"].values,
         level=level,
         names=names,

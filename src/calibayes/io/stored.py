@@ -92,7 +92,7 @@ _NUMBERS = {
     "level": Range(_SMALLEST, math.nextafter(1.0, 0.0)),
     "coverage": Range(0.0, 1.0),
     "n_replicates": Range(1, 2**53),
-    "n_groups": Range(1, CONFIG.max_populations),
+    "n_populations": Range(1, CONFIG.max_populations),
 }
 """Attributes of the posterior that are numbers."""
 _TEXTS = ("region", "region_arguments", "status", "diagnostics", "settings")

@@ -1,4 +1,4 @@
-"""Markov kernels, one per file. Each moves the particles of every replicate and leaves the posteriors invariant."""
+"""Markov kernels. Each moves the particles of every replicate and leaves the posteriors invariant."""
 
 from calibayes.kernels.base import Kernel as Kernel
 from calibayes.kernels.crank_nicolson import CrankNicolson as CrankNicolson

@@ -43,7 +43,8 @@ class Kernel(eqx.Module, Generic[Adaptation]):
         move a single chain. Default: False.
     reads_data : bool
         Class attribute. Whether a step computes with `target.data` itself, so that padding of the data takes time. The
-        data are then padded to complete blocks only, and a data set of another size compiles the programs again.
+        data are then padded only to the next multiple of the number of observations that are processed at once, and a
+        data set of another size compiles the programs again.
         Default: False.
 
     Examples

@@ -34,7 +34,7 @@ class PolsonScott(Kernel[tuple[()]]):
 
     References
     ----------
-    N. G. Polson and S. L. Scott (2011). Data augmentation for support vector machines. Bayesian Analysis 6, 1-23.
+    Polson and Scott (2011), Data augmentation for support vector machines. Bayesian Analysis 6, 1-23.
 
     Examples
     --------

@@ -5,7 +5,8 @@ The generalized posterior with learning rate $\eta$ is proportional to $\exp\{-\
 for a scalar function $\rho$, and is evaluated by fast matrix products. Any other function of `(theta, datum)` is a
 `Generic` loss. A `CountsRisk` is not a sum of losses.
 
-The parameters of a loss, such as `tau`, are leaves of its pytree: a new value does not recompile anything.
+Numerical parameters of a loss of a linear prediction, such as `tau`, are leaves of its pytree: a new value does not
+recompile anything.
 """
 
 from collections.abc import Callable

@@ -25,7 +25,7 @@ class GMM(CountsRisk):
         expectation is zero at the true parameters.
     weight : "continuous" or array_like of shape (P, P)
         Weight matrix W. "continuous": the inverse of the covariance matrix of the moments at every $\theta$ and on
-        every replicate (continuously updated). An array: this fixed matrix, such as that of a first step; of the
+        every replicate (continuously updated). An array: this fixed matrix, such as that of a first step, or the
         identity if all moments have about the same variance. Default: "continuous".
 
     Notes

@@ -157,7 +157,7 @@ class AUC(CountsRisk):
         if n_undefined > _MAX_UNDEFINED * len(counts):
             raise ValueError(
                 f"{n_undefined:,} of {len(counts):,} bootstrap replicates contain observations of one class only, for "
-                "which an area under the ROC curve is not defined. Use bootstrap=cb.bootstrap.Stratified(strata=y), "
+                "which an area under the ROC curve is not defined. Use bootstrap=cb.bootstrap.Stratified(2000, y), "
                 "which keeps the size of both classes."
             )
 

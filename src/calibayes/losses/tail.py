@@ -19,8 +19,9 @@ class FisslerZiegel(Generic):
     Notes
     -----
     Data are returns y, whose lower tail is considered, or `(X, y)`. The parameters are the quantile (value at risk) v
-    at `alpha` and the mean e of the returns below it (expected shortfall), both negative. With `(X, y)` they are linear
-    functions of the columns of X, whose first half of the parameters are the coefficients of v. The loss
+    at `alpha` and the mean e of the returns below it (expected shortfall), both negative. With `(X, y)` v
+    and e are linear functions of the columns of X; the first half of the parameters are the coefficients of v, the
+    second half those of e. The loss
 
     $$ \log(-e) + \frac{v}{e} - \frac{1(y \le v)\,(v - y)}{\alpha\,e} $$
 

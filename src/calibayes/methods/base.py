@@ -27,7 +27,7 @@ from calibayes.solve.iterate import Iterate
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.solver import STOPS, Solution, Solver, check_reliability, stopped
 from calibayes.solve.stay import Stay
-from calibayes.solve.verify import Verified, verify, verify_moved, with_own_draws
+from calibayes.solve.verify import FinalSolution, verify, verify_moved, with_own_draws
 
 HAS_PARTICLES = (Status.CONVERGED, Status.COMPUTED, Status.UNRELIABLE)
 """Status of runs that were not stopped, whose particles on the data can be used."""
@@ -106,7 +106,7 @@ class Method(eqx.Module):
         """
 
     @abstractmethod
-    def solve(self, solver: Solver, problem: CoverageProblem, eta: float | None) -> Verified:
+    def solve(self, solver: Solver, problem: CoverageProblem, eta: float | None) -> FinalSolution:
         """Set the learning rate of a new problem.
 
         Parameters
@@ -116,12 +116,12 @@ class Method(eqx.Module):
         problem : CoverageProblem
             The problem, with initial draws.
         eta : float or None
-            First learning rate that the user asked for.
+            Learning rate at which to start, `eta_init` of `calibrate`.
 
         Returns
         -------
-        Verified
-            The solution, checked by an independent sampler if the sampler asks for it.
+        FinalSolution
+            The solution, with the outcome of the audit if there was one.
         """
 
     @abstractmethod
@@ -159,7 +159,7 @@ class Method(eqx.Module):
         problem : CoverageProblem
             The problem.
         iterate : Iterate
-            Its solution.
+            Particles on all replicates, at the learning rate of its solution.
         draws : DrawsOnData
             Draws on the data.
         level : float

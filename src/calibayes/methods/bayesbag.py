@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from calibayes._backend.arguments import positive
-from calibayes.methods.reported import DrawsMethod, Reported, as_particles_on_data, random_generator, replicates_at
+from calibayes.methods.reported import DrawsMethod, ReportedDraws, as_particles_on_data, random_generator, replicates_at
 
 _STREAM = 11
 _MIN_DRAWS = 4_000
@@ -67,4 +67,4 @@ class BayesBag(DrawsMethod):
         chosen = [np.searchsorted(cdf[b], points[b]) for b in range(n_replicates)]
         last = theta.shape[-1] - 1
         z = np.concatenate([theta[:, b, np.minimum(chosen[b], last)] for b in range(n_replicates)], 1)
-        return Reported(as_particles_on_data(problem.target, z), float(n_replicates))
+        return ReportedDraws(as_particles_on_data(problem.target, z), float(n_replicates))

@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from calibayes._core.curve import quantile_error, quantile_of
+from calibayes._core.curve import eta_covering, quantile_error
 from calibayes.methods.moments import LearningRate, unresolved
 from calibayes.methods.studentized import StudentizedGPC, chi_squared_quantile, extrapolated_critical_etas
 from calibayes.regions import HPD, Ellipsoid
@@ -67,7 +67,7 @@ class DoubleGPC(StudentizedGPC):
         dim = spreads.shape[1]
         critical = extrapolated_critical_etas(curve, level, dim)
         shares = inner_shares(critical, spreads[1:], level)
-        tail, resolution = quantile_of(np.sort(shares), level), 0.5 / len(shares)
+        tail, resolution = eta_covering(np.sort(shares), level), 0.5 / len(shares)
         adjusted = 1 - max(tail, resolution)
         ordered = np.sort(critical)
         error = quantile_error(ordered, adjusted, np.sqrt(level * (1 - level) / len(critical)))
@@ -77,7 +77,7 @@ class DoubleGPC(StudentizedGPC):
             'method="gpc-studentized".'
         )
         findings = () if tail >= resolution else unresolved(message)
-        return LearningRate(float(quantile_of(ordered, adjusted)), float(error), findings)
+        return LearningRate(float(eta_covering(ordered, adjusted)), float(error), findings)
 
 
 def relative_spreads(moments, vector: Float[np.ndarray, " K"] | None) -> Float[np.ndarray, "R D"]:

@@ -58,8 +58,9 @@ CONFIG = HolmesWalkerConfig()
 class HolmesWalker(PlugInMethod):
     r"""Match the expected information of the model, `method="holmes-walker"`.
 
-    The learning rate is the square root of the ratio of the expected squared gradient of the log-likelihood under the
-    model, at the posterior mean, to its mean over the data; both averaged over the prior.
+    Let D(z) be the squared norm of the gradient of the log-likelihood of an observation z, averaged over parameters
+    drawn from the prior. The learning rate is the square root of a ratio: the expectation of D(z), for z drawn from
+    the model at the posterior mean, divided by the mean of D over the data.
 
     Parameters
     ----------

@@ -83,7 +83,7 @@ class LyddonHolmesWalker(PlugInMethod):
 
 
 class Coarsened(PlugInMethod):
-    r"""Power posterior of the coarsened posterior, `method=cb.methods.Coarsened(alpha)`.
+    r"""Power posterior that approximates the coarsened posterior, `method=cb.methods.Coarsened(alpha)`.
 
     The learning rate is $\alpha / (\alpha + n)$ for n observations. It approximates the posterior given that the
     empirical distribution of the data is within a distance of that of the model, where the distance is the relative

@@ -26,7 +26,7 @@ from calibayes._core.scores import score_sums
 from calibayes._core.status import Diagnostic, Severity
 from calibayes._core.target import Target, has_convex_loss
 from calibayes.methods.moments import unresolved
-from calibayes.methods.reported import DrawsMethod, Reported, as_particles_on_data
+from calibayes.methods.reported import DrawsMethod, ReportedDraws, as_particles_on_data
 from calibayes.methods.studentized import require_derivative
 from calibayes.samplers.normal import smoothed_derivatives
 from calibayes.solve.iterate import share_severity
@@ -110,7 +110,7 @@ class PosteriorBootstrap(DrawsMethod):
         beyond = ~np.asarray(target.coordinates.contain(points))
         findings = _describe(int((~converged[1:]).sum()), int(beyond.sum()), len(beyond), problem.level)
         z = np.asarray(target.coordinates.unconstrain(points))
-        return Reported(as_particles_on_data(target, z), float(len(beyond)), findings)
+        return ReportedDraws(as_particles_on_data(target, z), float(len(beyond)), findings)
 
 
 def _describe(n_lost: int, n_beyond: int, n_replicates: int, level: float) -> tuple[Diagnostic, ...]:

@@ -1,6 +1,6 @@
 r"""The Q-posterior: a quadratic form of the gradients in place of the risk.
 
-With the gradient $U(\theta) = \sum_i g_i(\theta)$ of the risk and the covariance $J(\theta)$ of the gradients,
+With the gradient $U(\theta) = \sum_i g_i(\theta)$ of the risk and the estimated covariance $J(\theta)$ of $U$,
 
 $$ \pi_Q(\theta) \propto |J(\theta)|^{-1/2} \exp\{-\tfrac12 U(\theta)^\top J(\theta)^{-1} U(\theta)\}\,p(\theta), $$
 
@@ -26,7 +26,7 @@ from calibayes._core.target import Target
 from calibayes._core.weights import Weights
 from calibayes.bootstrap import Bootstrap
 from calibayes.methods.moments import DrawsOnData, Moments, host_weights, require_full_rank, sum_of_outer_products
-from calibayes.methods.reported import DrawsMethod, Reported, as_particles_on_data, random_generator, unconstrained
+from calibayes.methods.reported import DrawsMethod, ReportedDraws, as_particles_on_data, random_generator, unconstrained
 from calibayes.methods.studentized import require_derivative
 
 _STREAM = 12
@@ -67,7 +67,8 @@ class QPosterior(DrawsMethod):
     r"""Quadratic form of the gradients in place of the risk, `method="q-posterior"`.
 
     Samples $|J(\theta)|^{-1/2} \exp\{-\tfrac12 U(\theta)^\top J(\theta)^{-1} U(\theta)\}\,p(\theta)$ with the gradient
-    $U$ of the risk and the covariance $J$ of the gradients of single losses, of sums of clusters, or of sums of blocks.
+    $U$ of the risk and the estimated covariance $J$ of $U$, the sum of the outer products of the gradients of single
+    observations or, for dependent data, of their sums over clusters or blocks.
 
     Notes
     -----
@@ -113,7 +114,7 @@ class QPosterior(DrawsMethod):
         rng = random_generator(draws, _STREAM + 1)
         points = (np.arange(CONFIG.n_draws) + rng.uniform(size=CONFIG.n_draws)) / CONFIG.n_draws
         chosen = np.minimum(np.searchsorted(np.cumsum(weights), points), CONFIG.n_draws - 1)
-        return Reported(as_particles_on_data(target, unconstrained(target, theta[chosen].T)), ess)
+        return ReportedDraws(as_particles_on_data(target, unconstrained(target, theta[chosen].T)), ess)
 
 
 def _sandwich(target: Target, on_data: Particles, moments: Moments) -> Float[np.ndarray, "K K"]:

@@ -37,7 +37,7 @@ from calibayes.solve.stay import Stay
 from calibayes.solve.verify import verify, verify_moved
 
 
-class Reported(NamedTuple):
+class ReportedDraws(NamedTuple):
     """Draws that a method reports.
 
     Attributes
@@ -78,7 +78,7 @@ class DrawsMethod(Method):
         return None
 
     @abstractmethod
-    def draw(self, problem: CoverageProblem, iterate: Iterate, draws: DrawsOnData) -> Reported:
+    def draw(self, problem: CoverageProblem, iterate: Iterate, draws: DrawsOnData) -> ReportedDraws:
         """Return the draws to report.
 
         Parameters
@@ -92,7 +92,7 @@ class DrawsMethod(Method):
 
         Returns
         -------
-        Reported
+        ReportedDraws
         """
 
     def check(self, model, bootstrap, shape, weights):  # noqa: ARG002
@@ -136,12 +136,12 @@ class DrawsMethod(Method):
     def interval_etas(self, problem, iterate, draws, level, vectors):  # noqa: ARG002
         if iterate.reported is None:
             return [None] * len(vectors)
-        reported = Reported(iterate.reported, iterate.n_reported, resolution_of(iterate))
+        reported = ReportedDraws(iterate.reported, iterate.n_reported, resolution_of(iterate))
         return [_learning_rate(reported, problem.target, draws, vector) for vector in vectors]
 
 
 def _learning_rate(
-    reported: Reported, target: Target, draws: DrawsOnData, vector: Float[np.ndarray, " K"] | None
+    reported: ReportedDraws, target: Target, draws: DrawsOnData, vector: Float[np.ndarray, " K"] | None
 ) -> LearningRate:
     """Return the matching learning rate, with the covariance of the draws in place of the sandwich."""
     covariance = host_moments(target.constrained(reported.particles))[1][0]

@@ -27,7 +27,7 @@ from calibayes.methods.base import draw_near_matching_eta, with_diagnostics
 from calibayes.methods.moments import Moments, estimate_moments, matching_eta, require_full_rank
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.solver import Solver
-from calibayes.solve.verify import Verified
+from calibayes.solve.verify import FinalSolution
 
 SHAPES = (None, "sandwich")
 
@@ -72,7 +72,7 @@ def with_sandwich_shape(solver: Solver, problem: CoverageProblem) -> CoveragePro
     return replace(problem, shape=sandwich_map(estimates.moments))
 
 
-def describe_shape(verified: Verified) -> Verified:
+def describe_shape(verified: FinalSolution) -> FinalSolution:
     """Return a verified solution with a diagnostic if its shape is that of draws which were replaced."""
     if not verified.fell_back:
         return verified

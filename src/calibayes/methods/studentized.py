@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 from calibayes._backend.distributed import processes_out_of_sync
 from calibayes._backend.functions import host_array
-from calibayes._core.curve import Curve, quantile_error, quantile_of
+from calibayes._core.curve import Curve, eta_covering, quantile_error
 from calibayes._core.particles import Particles, host_moments
 from calibayes._core.scores import cluster_score_products, score_products
 from calibayes._core.status import Code, Diagnostic, Severity, Status
@@ -63,8 +63,8 @@ class StudentizedGPC(Method):
     """Generalized posterior calibration of a studentized statistic, `method="gpc-studentized"`.
 
     Targets coverage of the true parameter, with a correction for the error of the estimated covariance. The learning
-    rate is the matching learning rate of the data times the quantile, over bootstrap replicates, of the critical eta of
-    a replicate relative to the matching learning rate of the same replicate.
+    rate is the `Matching` learning rate of the data times the (1 - level) quantile, over bootstrap replicates, of the
+    ratio of a replicate's critical eta (`Curve.critical_etas`) to its own `Matching` learning rate.
 
     Notes
     -----
@@ -234,14 +234,14 @@ def require_derivative(name: str, draws: DrawsOnData) -> None:
     Raises
     ------
     ValueError
-        If the matching learning rates with and without derivatives differ.
+        If the matching learning rates from the derivatives of the loss and from the covariance of the draws differ.
     """
     if draws.moments.uses_derivative:
         return
     by_derivative, by_covariance = draws.moments.traces
     raise ValueError(
-        f'method "{name}" needs a loss with a derivative. The derivative of this loss does not agree with its '
-        f"differences: tr(H^-1 J) is {by_derivative:.3g} by derivatives and {by_covariance:.3g} without. "
+        f'method "{name}" needs a loss with a derivative. Two estimates of tr(H^-1 J) disagree: '
+        f"{by_derivative:.3g} from the derivatives of the loss, {by_covariance:.3g} from the covariance of the draws. "
         'Use method="gpc" or "matching".'
     )
 
@@ -253,12 +253,13 @@ def _is_within(rate: LearningRate, eta: float, distance: float) -> bool:
 
 
 def _studentized(curve: Curve, level: float, matching: Float[np.ndarray, " B"], dim: int) -> LearningRate:
-    """Return the matching eta of the data times the quantile of the replicates' critical eta relative to their own.
+    """Return the studentized learning rate.
 
-    `dim` is the number of parameters that the sets are about.
+    It is the matching eta of the data times the (1 - level) quantile, over replicates, of critical eta divided by the
+    replicate's own matching eta. `dim` is the number of parameters that the sets are about.
     """
     ordered = np.sort(extrapolated_critical_etas(curve, level, dim) / matching[1:])
-    factor, n_flat = quantile_of(ordered, level), int((~np.isfinite(matching[1:])).sum())
+    factor, n_flat = eta_covering(ordered, level), int((~np.isfinite(matching[1:])).sum())
     message = (
         f"The gradients of all losses are zero at the posterior means of {n_flat:,} of {len(ordered):,} replicates, as "
         'for separable classes, so that their sandwich covariance is zero. Use method="gpc".'

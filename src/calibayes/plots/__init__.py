@@ -1,6 +1,7 @@
 """Plots of a calibration with matplotlib.
 
-Each function draws on the `Axes` that it gets, or on new ones, and returns them. Blue is the calibrated posterior;
+Each function returns the axes that it drew on: those of its argument `ax` or, by default, new ones; `pairs` and
+`compare`, with several panels, always make new ones. Blue is the calibrated posterior;
 dashed orange is the posterior that it is compared with. On axes of the caller, such as those of a figure as wide as the
 column of a journal, the fonts follow the caller's settings.
 """
@@ -19,6 +20,7 @@ from calibayes.plots.comparison import compare as compare
 from calibayes.plots.drawing import CALIBRATED, CONFIG, NEUTRAL, Axes, Parameter
 from calibayes.plots.forest import forest as forest
 from calibayes.result import Result
+from calibayes.result.intervals import percent
 from calibayes.samplers.transport.sampler import TransportState
 
 __all__ = ["compare", "coverage", "diagnostics", "fit", "forest", "pairs", "posterior", "trace"]
@@ -71,7 +73,7 @@ def coverage(result: Result, ax: Axes | None = None, level: float | None = None)
     if curve.etas[0] <= eta <= curve.etas[-1]:
         drawing.mark_eta(ax.axvline, ax.axvspan, eta, error, ax.get_xlim())
         drawing.annotate_eta(ax, result, eta, error)
-    ax.set(xlabel="learning rate η", ylabel=f"coverage of {drawing.percent(level)} sets")
+    ax.set(xlabel="learning rate η", ylabel=f"coverage of {percent(level)} sets")
     drawing.tidy(ax, font_size)
     return ax
 
@@ -130,7 +132,7 @@ def trace(result: Result, ax: Axes | None = None) -> Axes:
     lower_ax.vlines(iterations, low, high, color=CALIBRATED, alpha=0.35, lw=1.0)
     lower_ax.plot(steps, [shares[-1], float(result.coverage)], markevery=[1], **ring)
     lower_ax.plot(iterations, shares, **style)
-    lower_ax.set(xlabel="iteration", ylabel=f"coverage of\n{drawing.percent(result.level)} sets")
+    lower_ax.set(xlabel="iteration", ylabel=f"coverage of\n{percent(result.level)} sets")
     lower_ax.set_xlim(iterations[0] - 0.5, steps[1] + 0.5)
     whole = MaxNLocator(6, integer=True, min_n_ticks=1).tick_values(iterations[0], iterations[-1])
     # Ticks near the last one would overlap with its label.
@@ -310,7 +312,7 @@ def fit(result: Result, x: Parameter | None = None, ax: Axes | None = None) -> A
     classes = loss.margin and bool(np.isin(y, (-1, 1)).all())
     style: dict[str, Any] = {"marker": "|", "ms": 6, "mew": 0.7} if classes else {"marker": "o", "ms": 3, "mew": 0}
     ax.plot(matrix[:, k], y.ravel(), ls="", color=NEUTRAL, alpha=0.35, label="data", **style)
-    band_label = f"{drawing.percent(result.level)} band"
+    band_label = f"{percent(result.level)} band"
     ax.fill_between(grid, low, high, color=CALIBRATED, alpha=0.25, lw=0, label=band_label)
     ax.plot(grid, link(rows @ result.estimate), color=CALIBRATED, lw=1.5, label=drawing.fitted_label(loss))
     if classes:
@@ -324,9 +326,9 @@ def fit(result: Result, x: Parameter | None = None, ax: Axes | None = None) -> A
 def diagnostics(result: Result, ax: Axes | None = None) -> Axes:
     r"""Plot how well the particles represent the posterior of each replicate, at the learning rate of the sampler.
 
-    For transport, each point is a replicate: the effective sample size of its importance weights against their Pareto
-    shape $\hat k$. Weights in the grey area are degenerate, and replicates there were repaired; a cross marks the
-    weights that they had before the repair. An infinite $\hat k$ is drawn at the edge.
+    For transport, each point is a replicate: the Pareto shape $\hat k$ of its importance weights against their
+    effective sample size. Weights in the grey area are degenerate, and replicates there were repaired; a cross marks
+    the weights that they had before the repair. An infinite $\hat k$ is drawn at the edge.
 
     Other samplers have no importance weights; the plot shows their sorted effective sample sizes.
 
@@ -345,7 +347,7 @@ def diagnostics(result: Result, ax: Axes | None = None) -> Axes:
     Raises
     ------
     RuntimeError
-        If the result was loaded or copied, without its particles.
+        If the result has no particles, because it was loaded, unpickled or copied.
 
     References
     ----------
@@ -354,8 +356,8 @@ def diagnostics(result: Result, ax: Axes | None = None) -> Axes:
 
     Examples
     --------
-    >>> cb.plots.diagnostics(result).get_ylabel()
-    'Pareto shape $\\hat{k}$'
+    >>> cb.plots.diagnostics(result).get_xlabel()
+    'effective sample size of ... particles'
     """
     calibration = result._require_calibration()
     iterate = calibration.iterate

@@ -6,6 +6,7 @@ import numpy as np
 
 from calibayes.plots import drawing
 from calibayes.plots.drawing import CALIBRATED, CONFIG, NEUTRAL
+from calibayes.result.intervals import percent
 
 if TYPE_CHECKING:
     from calibayes.compare import ComparedMethod, Comparison
@@ -94,7 +95,7 @@ def _draw_curve(
         share = float(result.coverage)
         ax.hlines(share, max(result.eta - error, 0.2 * result.eta), result.eta + error, color=colours[label], lw=1.0)
         ax.plot(result.eta, share, ls="", marker="o", ms=4, color=colours[label], label=label)
-    ax.set(xlabel="learning rate η", ylabel=f"coverage of {drawing.percent(comparison.level)} sets")
+    ax.set(xlabel="learning rate η", ylabel=f"coverage of {percent(comparison.level)} sets")
 
 
 def _draw_intervals(ax: drawing.Axes, rows: "list[ComparedMethod]", k: int, colours: dict[str, str]) -> None:

@@ -12,6 +12,7 @@ from calibayes._core.convergence import pareto_k, pareto_k_limit
 from calibayes._core.target import Target
 from calibayes.losses import Absolute, LinearLoss, Poisson, Quantile, Squared
 from calibayes.result import Result
+from calibayes.result.intervals import percent
 from calibayes.samplers.transport import config
 from calibayes.samplers.transport.maps import transport_and_weight
 from calibayes.samplers.transport.sampler import TransportState
@@ -127,11 +128,6 @@ def varying_column(result: Result, matrix: np.ndarray, x: Parameter | None) -> i
     if not varies[k]:
         raise ValueError(f"x must be a column of X that varies; {result.names[k]} is constant.")
     return k
-
-
-def percent(level: float) -> str:
-    """Format a level, such as 0.95, as a percentage."""
-    return f"{100 * level:.4g}%"
 
 
 def mark_eta(

@@ -8,7 +8,7 @@ from calibayes.losses import LinearLoss
 from calibayes.plots import drawing
 from calibayes.plots.drawing import CALIBRATED, COMPARED, NEUTRAL, Axes, Parameter
 from calibayes.result import Result
-from calibayes.result.intervals import format_number
+from calibayes.result.intervals import format_number, percent
 
 _ROW_HEIGHT, _MARGIN_HEIGHT = 0.3, 0.75
 """Height of a parameter, and of the axis and the legend, in inches."""
@@ -25,7 +25,7 @@ def forest(
         The result of a calibration.
     names : iterable of str or int, optional
         Names or indices of the parameters, from top to bottom. All share one axis: choose those with similar units.
-        Default: all parameters, without the intercept of a linear model, whose scale is another one.
+        Default: all parameters except one called "intercept", whose scale is another one.
     joint : bool
         Whether to add the intervals at the joint learning rate, dashed. Default: False.
     ax : matplotlib.axes.Axes, optional
@@ -55,7 +55,7 @@ def forest(
     has_space = ax is None
     ax, font_size = drawing.open_axes(ax, _MARGIN_HEIGHT + _ROW_HEIGHT * len(indices))
     positions = np.arange(len(indices))
-    level = drawing.percent(result.level)
+    level = percent(result.level)
     shift = 0.14 if joint else 0.0
     own = intervals.bounds[indices]
     ax.axvline(0, color=NEUTRAL, lw=0.8, ls=":")

@@ -21,13 +21,13 @@ from calibayes import io
 from calibayes._backend.distributed import is_main_process
 from calibayes._backend.text import printable
 from calibayes.compare import Comparison
-from calibayes.report.description import default_title, describe, describe_table, headline, percent
+from calibayes.report.description import default_title, describe, describe_table, headline
 from calibayes.report.figures import figures
 from calibayes.report.settings import parse_settings
 from calibayes.report.source import calibration_script, python_source
 from calibayes.report.verdict import VERDICTS, Check, Grade, overall_grade, run_checks
 from calibayes.result import Intervals, Result
-from calibayes.result.intervals import format_number, normal_width
+from calibayes.result.intervals import format_number, normal_width, percent
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from calibayes.io import StoredSetting
 from calibayes.report.source import python_source
 from calibayes.report.verdict import audit_passed, n_observations
 from calibayes.result import Result
+from calibayes.result.intervals import percent
 
 
 @dataclass(frozen=True)
@@ -136,11 +137,6 @@ def _shape(result: Result) -> str:
     if result.settings.get("shape") != "sandwich":
         return ""
     return " The draws were mapped around their mean to have the shape of the sandwich covariance."
-
-
-def percent(level: float) -> str:
-    """Format a level, such as 0.95, as a percentage."""
-    return f"{100 * level:.4g}%"
 
 
 def _region(result: Result) -> str:

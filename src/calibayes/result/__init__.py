@@ -53,9 +53,9 @@ class Result:
         What a user should know about the run; empty if there is nothing.
     trace : list of TraceRecord
         Learning rates that the search visited.
-    draws : ndarray of shape (M, K)
-        Equally weighted draws of the calibrated posterior on the data.
-    risk : ndarray of shape (M,)
+    draws : ndarray of shape (D, K)
+        Equally weighted draws of the calibrated posterior given the observed data.
+    risk : ndarray of shape (D,)
         Risk of each draw, relative to a common reference: at another learning rate nearby a draw has the weight
         `exp(-(other - eta) * risk)`.
     curve : Curve
@@ -75,9 +75,13 @@ class Result:
         Arguments of the call.
     versions : dict
         Versions of the software that computed the result.
-    model, data, counts
-        The model, the data as the user passed them, and the bootstrap counts where they were stored. Not saved to
+    model : GibbsModel or None
+        The model. Not saved to files.
+    data : pytree of arrays
+        The data: as they were passed to `calibrate`, or the pair of X and y of `fit` and estimators. Not saved to
         files.
+    counts : ndarray of shape (B, N) or None
+        The bootstrap counts, if they were stored. Not saved to files.
     calibration : Calibration or None
         The particles, which answer further questions; dropped when the result is pickled or saved.
     saved_intervals : Intervals or None
@@ -97,8 +101,8 @@ class Result:
     status: Status
     diagnostics: list[Diagnostic]
     trace: list[TraceRecord]
-    draws: Float[np.ndarray, "M K"]
-    risk: Float[np.ndarray, " M"]
+    draws: Float[np.ndarray, "D K"]
+    risk: Float[np.ndarray, " D"]
     curve: Curve
     estimate: Float[np.ndarray, " K"]
     level: float
@@ -192,8 +196,8 @@ class Result:
         """Intervals that `intervals()` has already computed at the level of this result, or None."""
         return self.saved_intervals if self.calibration is None else self.calibration.computed_intervals.get(self.level)
 
-    def posterior(self, eta: float) -> Float[np.ndarray, "M K"]:
-        """Return equally weighted draws of the posterior on the data at any learning rate, for comparison.
+    def posterior(self, eta: float) -> Float[np.ndarray, "D K"]:
+        """Return equally weighted draws of the posterior given the observed data at any learning rate, for comparison.
 
         Parameters
         ----------
@@ -202,7 +206,7 @@ class Result:
 
         Returns
         -------
-        ndarray of shape (M, K)
+        ndarray of shape (D, K)
 
         Examples
         --------
@@ -295,7 +299,9 @@ class Result:
         return self.draws.mean(0)
 
     def marginal_intervals(self) -> Float[np.ndarray, "K 2"]:
-        """Return the equal-tailed marginal intervals of the calibrated posterior, all at the one joint eta.
+        """Return the equal-tailed marginal intervals of the posterior at the joint eta, which does not calibrate each.
+
+        For intervals that are calibrated one by one, see `intervals`.
 
         Returns
         -------
@@ -306,14 +312,14 @@ class Result:
 
     @property
     def params(self) -> Any:
-        """Posterior means: a pandas series if the parameters were named and pandas is installed, else an array."""
+        """Posterior means, a pandas series if the parameters were named and pandas is installed, else an array."""
         return self._labelled(self.means)
 
     @property
     def bse(self) -> Any:
-        """Calibrated standard errors: widths of `conf_int()` over the width of a standard normal interval.
+        """Calibrated standard errors, the widths of `conf_int()` divided by the width of a standard normal interval.
 
-        A pandas series if the parameters were named and pandas is installed, else an array.
+        They are a pandas series if the parameters were named and pandas is installed, else an array.
         """
         return self._labelled(self.intervals().standard_errors)
 

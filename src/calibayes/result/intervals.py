@@ -24,7 +24,7 @@ def describe(status: Status, diagnostics: Sequence[Diagnostic]) -> str:
 
 def percent(level: float) -> str:
     """Return a level as a percentage, such as 95% or 97.5%."""
-    return f"{level:.0%}" if round(level * 100) == level * 100 else f"{level:.1%}"
+    return f"{100 * level:.4g}%"
 
 
 def standard_errors(bounds: Float[np.ndarray, "K 2"], level: float) -> Float[np.ndarray, " K"]:

@@ -92,8 +92,9 @@ class Sampler(eqx.Module, Generic[State]):
     default_replicates : int
         Class attribute. Default number of bootstrap replicates. Default: 500.
     n_populations : int
-        Class attribute. Number of independent populations of draws: replicates b, b + n_populations, ... share the
-        Monte Carlo error of the same draws. Default: 1, for samplers without shared draws.
+        Class attribute. Number of independent populations of draws, if replicates share draws: replicates b,
+        b + n_populations, ... then share the Monte Carlo error of one population. 1 if replicates do not share draws.
+        Default: 1.
     audited : bool
         Whether the answer should be checked by an independent sampler. Default: False.
     reads_data : bool

@@ -48,8 +48,10 @@ class TraceRecord:
         Learning rate.
     coverage : float
         Coverage of the credible sets there.
-    ess, ess_min : float
-        Median and minimum over replicates of the effective sample size.
+    ess : float
+        Median over replicates of the effective sample size.
+    ess_min : float
+        Minimum over replicates of the effective sample size.
     steps : int
         Steps of the sampler to this learning rate: temperature steps of SMC, evaluations of the risk of transport.
     acceptance : float

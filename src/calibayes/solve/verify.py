@@ -43,7 +43,7 @@ _FALLBACK_STREAM, _AUDIT_STREAM = 3, 4
 
 
 @dataclass(frozen=True)
-class Verified:
+class FinalSolution:
     """A solution, whether it passed an audit, and whether the fallback sampler produced it."""
 
     solution: Solution
@@ -51,32 +51,36 @@ class Verified:
     fell_back: bool = False
 
 
-def verify(solver: Solver, solution: Solution) -> Verified:
+def verify(solver: Solver, solution: Solution) -> FinalSolution:
     """Audit a solution, and replace it by the fallback's if it is unreliable, or if there is no answer."""
     problem, iterate = solution.problem, solution.iterate
     if not problem.sampler.audited:
-        return Verified(solution, audited=False)
+        return FinalSolution(solution, audited=False)
     if iterate.status in (Status.MAX_ITERATIONS, Status.TIME_LIMIT, Status.INTERRUPTED):
-        return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: the search did not end."), audited=False)
+        return FinalSolution(_add(solution, Code.NOT_AUDITED, "Not audited: the search did not end."), audited=False)
     if not hasattr(problem.target.prior, "sample"):
-        return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: the prior cannot be sampled."), audited=False)
+        return FinalSolution(
+            _add(solution, Code.NOT_AUDITED, "Not audited: the prior cannot be sampled."), audited=False
+        )
     if Code.ROUNDING in _errors(iterate):
         # Another sampler computes with the same floats.
-        return Verified(_add(solution, Code.NOT_AUDITED, "Not audited: rounding errors are too large."), audited=False)
+        return FinalSolution(
+            _add(solution, Code.NOT_AUDITED, "Not audited: rounding errors are too large."), audited=False
+        )
     if iterate.status is not None and iterate.status.is_success:
         solution, outcome = _audit(solver, solution, "audit")
         if outcome is None or not outcome.failed:
-            return Verified(solution, audited=outcome is not None)
+            return FinalSolution(solution, audited=outcome is not None)
         solution = _add(solution, Code.AUDIT_FAILED, outcome.finding, Severity.ERROR)
     if _has_no_crossing_for_certain(solution):
         message = "Not audited: there is no answer to audit."
-        return Verified(_add(solution, Code.NOT_AUDITED, message), audited=False)
+        return FinalSolution(_add(solution, Code.NOT_AUDITED, message), audited=False)
     assert problem.initial is not None
     found_eta = iterate.status in (Status.CONVERGED, Status.COMPUTED, Status.UNRELIABLE)
     return _fall_back(solver, solution, FALLBACK_FRACTION * (iterate.sampled_eta if found_eta else problem.initial.eta))
 
 
-def verify_moved(solver: Solver, verified: Verified, solution: Solution) -> Verified:
+def verify_moved(solver: Solver, verified: FinalSolution, solution: Solution) -> FinalSolution:
     """Return a verified solution replaced by a later one, which is audited like the first if its particles differ."""
     if not verified.audited or solution.iterate.state is verified.solution.iterate.state:
         return replace(verified, solution=solution)
@@ -110,13 +114,13 @@ def _has_no_crossing_for_certain(solution: Solution) -> bool:
     return covers and can_importance_sample(problem.target) and worst(others) < Severity.WARNING
 
 
-def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
+def _fall_back(solver: Solver, first: Solution, eta: float) -> FinalSolution:
     """Sample every replicate by the fallback sampler from `eta`, and audit its answer too."""
     problem = first.problem
     sampler = problem.sampler.fallback(problem.target.dim)
     unreliable = replace(first, iterate=check_reliability(first.iterate))
     if sampler is None:
-        return Verified(unreliable, audited=False)
+        return FinalSolution(unreliable, audited=False)
     n_losses = int(problem.target.counts.n) * problem.target.n_replicates * sampler.size(problem.target.dim)
     n_losses, limit = EVALUATIONS_OF_FALLBACK * n_losses, MAX_LOSSES_OF_FALLBACK.get(jax.default_backend(), math.inf)
     if n_losses > limit and not has_time_limit():
@@ -126,7 +130,7 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
             "or set a time limit (max_seconds=)."
         )
         failed = _add(unreliable, Code.FALLBACK_FAILED, message, Severity.ERROR)
-        return Verified(replace(failed, iterate=check_reliability(failed.iterate)), audited=False)
+        return FinalSolution(replace(failed, iterate=check_reliability(failed.iterate)), audited=False)
     solver.progress.phase("all replicates from the prior")
     assert problem.initial is not None
     initial = InitialDraws(problem.target, problem.initial.particles.merge_replicates(), problem.initial.eta)
@@ -146,7 +150,7 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
         if processes_out_of_sync(error):
             raise
         failed = _add(unreliable, Code.FALLBACK_FAILED, "The fallback sampler did not end.", Severity.ERROR)
-        return Verified(replace(failed, iterate=stopped(failed.iterate, error)), audited=False)
+        return FinalSolution(replace(failed, iterate=stopped(failed.iterate, error)), audited=False)
     except (ValueError, RuntimeError) as error:
         if processes_out_of_sync(error) or isinstance(error, CheckpointError | PrecisionError):
             raise
@@ -156,7 +160,7 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
             f"The fallback sampler failed, too: {str(error).rstrip('.')}.",
             Severity.ERROR,
         )
-        return Verified(failed, audited=False)
+        return FinalSolution(failed, audited=False)
     numbered = (replace(record, iteration=len(first.trace) + record.iteration) for record in second.trace)
     # The initial draws are the first sampler's.
     second = with_own_draws(replace(second, trace=(*first.trace, *numbered)))
@@ -173,13 +177,13 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> Verified:
     return _verify_fallback(solver, _add(second, Code.FALLBACK, message))
 
 
-def _verify_fallback(solver: Solver, second: Solution) -> Verified:
+def _verify_fallback(solver: Solver, second: Solution) -> FinalSolution:
     """Audit the answer of the fallback sampler."""
     not_mixed_only = _errors(second.iterate) == {Code.NOT_MIXED}
     succeeded = second.iterate.status is not None and second.iterate.status.is_success
     if not succeeded and not not_mixed_only:
         second = _add(second, Code.NOT_AUDITED, "Not audited: the search with the fallback sampler did not converge.")
-        return Verified(second, audited=False, fell_back=True)
+        return FinalSolution(second, audited=False, fell_back=True)
     second, outcome = _audit(solver, second, "fallback audit")
     if outcome is not None and outcome.failed:
         message = f"The fallback sampler failed the audit too: {outcome.finding} Do not rely on this eta."
@@ -193,7 +197,7 @@ def _verify_fallback(solver: Solver, second: Solution) -> Verified:
     elif outcome is not None and not_mixed_only and outcome.reproducible:
         status = Status.COMPUTED if isinstance(solver.rule, Stay) else Status.CONVERGED
         second = replace(second, iterate=_accept_not_mixed(second.iterate, status))
-    return Verified(second, audited=outcome is not None and not outcome.failed, fell_back=True)
+    return FinalSolution(second, audited=outcome is not None and not outcome.failed, fell_back=True)
 
 
 def _errors(iterate: Iterate) -> set[Code]:

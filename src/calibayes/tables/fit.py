@@ -57,8 +57,8 @@ def fit(
     positive : str, number or bool, optional
         Label of the positive class, for the losses "hinge" and "logistic". Default: the larger label.
     prior : Prior, optional
-        Prior of the prediction at the means of the columns, if there is an intercept, and of the slopes, in the order
-        of `Result.names`. Default: normal, and weak compared with the spread of the data.
+        Prior of the linear prediction at the means of the columns, if there is an intercept, followed by the slopes,
+        in the order of `Result.names`. Default: normal, and weak compared with the spread of the data.
     missing : str
         "raise" raises an error if a column of the model has missing values, "drop" leaves these rows out.
         Default: "raise".
@@ -140,7 +140,7 @@ def _require_known(options: dict[str, Any]) -> None:
 
 
 def _column_name(argument: str, value: object) -> str | None:
-    """Return the name of a column that describes the sampling."""
+    """Return the name of the column of clusters or strata, after checking that it is a string or None."""
     if not isinstance(value, str | None):
         raise TypeError(f"{argument} must be the name of a column of frame; got {display(value)}.")
     return value
