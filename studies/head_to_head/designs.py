@@ -103,14 +103,17 @@ def _spread(x: np.ndarray) -> np.ndarray:
 
 @cache
 def truth(loss: str, design: str) -> tuple[float, ...]:
-    """Return the minimizer of the population risk, to about eight digits."""
+    """Return the minimizer of the population risk, rounded to eight digits.
+
+    The digits after these depend on the processor; stored interval bounds can be equal to the rounded values.
+    """
     if loss == WIDE:
         return WIDE_THETA
     start = (0.0, 1.0) if loss in CLASSIFIERS else (_INTERCEPT, _SLOPE)
     solution = optimize.root(lambda theta: expected_score(loss, design, theta), start, tol=1e-12)
     if not np.abs(solution.fun).max() < 1e-9:
         raise RuntimeError(f"the minimizer of the population risk was not found: {loss}, {design}: {solution.message}")
-    return tuple(float(value) for value in solution.x)
+    return tuple(round(float(value), 8) for value in solution.x)
 
 
 def expected_score(loss: str, design: str, theta: np.ndarray) -> np.ndarray:

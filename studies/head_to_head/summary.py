@@ -90,15 +90,16 @@ def short(cells: Sequence[Cell]) -> str:
     medians = pairs(chosen, (UNIT, "gpc", MATCHING, RANK), MEDIAN)
     number = number_of_datasets(chosen)
     others = min(column.number for cell in chosen for name, column in cell.columns.items() if name in (HC3, RANK))
+    units = min(cell.columns[UNIT].number for cell in chosen)
     return f"""Head to head, 95% intervals for a slope: mean coverage in percent (SE) at N 50 and N 100 over five
 designs with independent observations. calibayes was run on {number} data sets of each design, other
-software on at least {others:,}. `eta 1` is the posterior without calibration; its width depends on the scale of
-the loss.
+software on at least {others:,}. `eta 1` is the posterior without calibration (on {units} data sets); its width depends
+on the scale of the loss.
 
 - Least squares: {squares}.
 - Median regression: {medians}.
 - HC3 and rank inversion take milliseconds and cover as well as `gpc` or better: calibayes is for problems without
-  such a standard interval, that is, other losses, informative priors and joint sets.
+  such standard intervals, such as other losses, informative priors and joint sets.
   [docs/head_to_head.md](docs/head_to_head.md) has all methods and designs."""
 
 
