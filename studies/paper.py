@@ -17,7 +17,7 @@ from studies.store import Line
 
 MEDIAN = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
 SVM = cb.GibbsModel(cb.losses.Hinge(), cb.priors.Laplace(scale=10.0))
-KESTEN = cb.RobbinsMonro("kesten", refine=False)
+KESTEN = cb.RobbinsMonro("kesten", interpolate=False)
 """The search of the paper without refinement: it stops at the first coverage within its tolerance."""
 
 

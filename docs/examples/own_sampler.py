@@ -16,7 +16,7 @@ class Exact(Sampler):
         return 2000
 
     def init(self, key, target, initial, eta):
-        counts, residual = target.counts.to_array(), target.data[1].reshape(-1)  # residuals of the reference
+        counts, residual = target.counts.to_array(), target.data[1].reshape(-1)  # (N, B); y - X @ target.reference
         precision = eta * counts.sum(0) + target.prior.scale**-2
         shift = eta * residual @ counts - (target.reference - target.prior.loc) * target.prior.scale**-2
         noise = jax.random.normal(key, (1, target.n_replicates, self.size(1))) * precision[None, :, None] ** -0.5

@@ -30,7 +30,7 @@ from calibayes._core.precision import PrecisionCheck, PrecisionError, double_pre
 from calibayes._core.status import Code, Diagnostic, Severity
 from calibayes._core.target import make_target
 from calibayes._validate.data import Observations, check_data
-from calibayes._validate.functions import forget_passed
+from calibayes._validate.functions import forget_passed_checks
 from calibayes._validate.parts import check_parts
 from calibayes._validate.sample import few_observations, many_repetitions, redundant_columns
 from calibayes._validate.settings import (
@@ -121,8 +121,9 @@ def calibrate(
     method : str or Method
         How the learning rate is set. "gpc" solves for the eta at which coverage on the replicates equals `level`.
         "gpc-studentized" and "gpc-double" correct this eta for small numbers of observations. "matching",
-        "lyddon-holmes-walker", "holmes-walker" and "safe-bayes" compute eta from a formula. "bayesbag",
-        "posterior-bootstrap" and "q-posterior" report draws of another distribution. Or one of `calibayes.methods`. For
+        "lyddon-holmes-walker" and "holmes-walker" compute eta from the gradients of the losses or the covariance of the
+        draws, "safe-bayes" chooses it from a grid by sequential predictions. "bayesbag", "posterior-bootstrap" and
+        "q-posterior" report draws of another distribution. Or one of `calibayes.methods`. For
         all but "gpc", coverage on the replicates is reported and need not equal `level`. Default: "gpc".
     shape : str, optional
         "sandwich" transforms the deviations of the draws from their mean linearly, so that their covariance is
@@ -207,7 +208,8 @@ def calibrate(
     clear_caches_if_full(min_interval=_CACHE_CHECK_SECONDS)
     of_model = (getattr(model, "loss", None), getattr(model, "prior", None))
     if drop_outdated_programs(*of_model):
-        forget_passed()
+        # The loss or the prior has changed, so that it has to be checked again.
+        forget_passed_checks()
     path = None if checkpoint is None else check_path(checkpoint)
     in_parts = isinstance(data, Parts)
     observations = check_parts(model, data, names) if isinstance(data, Parts) else check_data(model, data, names)
@@ -323,7 +325,11 @@ def calibrate(
 
 
 def gpc_smc(model: GibbsModel, data: object, *, seed: object = 0, n_particles: int = 1000, **options: Any) -> Result:
-    """Run generalized posterior calibration by sequential Monte Carlo with the settings of Tanaka (2024, figure 3).
+    """Run generalized posterior calibration by sequential Monte Carlo (Tanaka 2024, figure 3).
+
+    The settings of the sampler, the steps of the search and the number of replicates are those of Tanaka. Unlike there,
+    the learning rate at which the search stops is replaced by the crossing of the coverage curve; with
+    `search=cb.RobbinsMonro(interpolate=False)` it is not.
 
     Parameters
     ----------
@@ -363,7 +369,8 @@ def gpc_mcmc(
 ) -> Result:
     """Run generalized posterior calibration by MCMC (Syring and Martin 2019).
 
-    The default settings are those of Tanaka (2024, figure 1).
+    The settings are those of Tanaka (2024, figure 1), except that the learning rate at which the search stops is
+    replaced by the crossing of the coverage curve; with `search=cb.RobbinsMonro(interpolate=False)` it is not.
 
     Parameters
     ----------

@@ -152,8 +152,8 @@ class GibbsModel(eqx.Module):
         prepare : callable, optional
             Function of the data that is called once, on the host with NumPy arrays, and returns the data that `risk`
             takes, for example with an order in which they are sorted. The counts keep the order of the observations.
-            The arrays are padded at the end with copies of the last observation, whose counts are always zero. Default:
-            the data as they are.
+            The arrays that it receives are already padded at the end with copies of the last observation, which have
+            count zero in every replicate. Default: the data as they are.
         nuisance : callable, optional
             Function `nuisance(data, counts)` that returns nuisance parameters, a pytree of arrays. It is called once
             for every bootstrap replicate, before the parameters are sampled, and its value is the fourth argument of

@@ -371,7 +371,8 @@ class Functional(Region):
 
     >>> import calibayes as cb
     >>> root = cb.regions.Functional(lambda theta: -theta[0] / theta[1])
-    >>> root.check(2)
+    >>> bool(result.at(region=root).eta > 0)
+    True
     """
 
     fn: Callable[..., Any] = eqx.field(converter=static)

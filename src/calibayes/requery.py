@@ -488,7 +488,7 @@ class Calibration:
         eta, _, jump = curve.attainable_eta()
         bounds = self._quantiles(host_reweight(data, eta - iterate.sampled_eta), level, vector)
         # The joint eta's standard error, refinement, jump and other crossings are not this interval's.
-        joint = (Code.ETA_SE_UNKNOWN, Code.NOT_REFINED, Code.LEVEL_NOT_ATTAINED, Code.SEVERAL_CROSSINGS)
+        joint = (Code.ETA_SE_UNKNOWN, Code.NOT_INTERPOLATED, Code.LEVEL_NOT_ATTAINED, Code.SEVERAL_CROSSINGS)
         findings = [finding for finding in iterate.diagnostics if finding.code not in joint]
         findings += [] if jump is None else [self.problem.describe_jump(jump)]
         crossings = describe_crossings(curve, eta, ())

@@ -186,7 +186,7 @@ def test_page_mentions_that_another_region_was_audited(result, page_of):
 def test_diagnostics_of_the_sampler_hold_for_other_regions(result):
     calibration = result.calibration
     about_sampler = example_results.make_diagnostic(Code.NOT_AUDITED, message="The prior cannot be sampled.")
-    about_region = example_results.make_diagnostic(Code.NOT_REFINED, message="Coverage jumps.")
+    about_region = example_results.make_diagnostic(Code.NOT_INTERPOLATED, message="Coverage jumps.")
     iterate = replace(calibration.iterate, diagnostics=(about_sampler, about_region))
     with pytest.warns(cb.CalibrationWarning, match="The prior cannot be sampled"):
         other = replace(calibration, iterate=iterate).at(None, "box")

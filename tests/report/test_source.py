@@ -54,7 +54,7 @@ def test_script_after_a_fallback_asks_for_the_automatic_sampler(result):
     [
         cb.SMC(n_particles=200, start="prior"),
         cb.MCMC(n_draws=500, kernel=cb.kernels.RAM()),
-        cb.RobbinsMonro(gain=0.1, refine=False),
+        cb.RobbinsMonro(gain=0.1, interpolate=False),
         cb.bootstrap.Block(200, 10),
         cb.bootstrap.Multinomial(200, size=7),
         cb.losses.Huber(0.1),

@@ -57,7 +57,7 @@ def check_named(result, name, intervals=None):
         (finding(Code.INVALID_LOSS, 7), REPORT),
         (finding(Code.POPULATIONS_DISAGREE), CAUTION),
         (finding(Code.POPULATIONS_DISAGREE, severity=Severity.ERROR), FAILED),
-        (finding(Code.NOT_REFINED), CAUTION),
+        (finding(Code.NOT_INTERPOLATED), CAUTION),
         (finding(Code.NOT_AUDITED), CAUTION),
         ({"repaired_replicates": np.arange(60)}, REPORT),
         ({"repaired_replicates": np.arange(120)}, CAUTION),

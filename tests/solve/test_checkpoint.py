@@ -214,7 +214,7 @@ def test_killed_run_continues_to_the_same_result(case, uninterrupted, monkeypatc
 EXACT_SEARCHES = {
     "bracket": cb.Bracket(),
     "robbins-monro": cb.RobbinsMonro(gain=3.0),
-    "not refined": cb.RobbinsMonro(gain=3.0, refine=False),
+    "not refined": cb.RobbinsMonro(gain=3.0, interpolate=False),
     "own search": Bisection(),
 }
 

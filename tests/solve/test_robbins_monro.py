@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import calibayes as cb
-from calibayes.solve.robbins_monro import REFINEMENT
+from calibayes.solve.robbins_monro import INTERPOLATION
 from calibayes.solve.search import Evaluation, Request
 
 LEVEL = 0.9
@@ -101,7 +101,7 @@ def test_states_are_python_floats():
 
 def test_coverage_within_the_tolerance_is_checked_on_refined_particles():
     """The first coverage near the level asks for refined particles; the coverage of those decides."""
-    search = cb.RobbinsMonro(refine=False)
+    search = cb.RobbinsMonro(interpolate=False)
     near = search.update(search.init(2.0), observe(2.0, 0.904, tolerance=0.005))
     assert (near.eta, near.request, near.status) == (2.0, Request.REFINED_COVERAGE, None)
     converged = search.update(near, observe(2.0, 0.896, tolerance=0.005, refined=True))
@@ -118,7 +118,7 @@ def test_coverage_at_the_tolerance_is_not_within_it():
     assert state.eta > 2.0
 
 
-def start_of_refinement(tolerance=0.005):
+def start_of_interpolation(tolerance=0.005):
     """The state of a search that has stopped at eta = 2 and is about to refine its answer on a curve."""
     search = cb.RobbinsMonro()
     state = search.update(search.init(2.0), observe(2.0, 0.9, tolerance))
@@ -128,7 +128,7 @@ def start_of_refinement(tolerance=0.005):
 
 
 def test_answer_is_the_crossing_of_the_curve():
-    search, state = start_of_refinement()
+    search, state = start_of_interpolation()
     state = search.update(state, observe(2.0, 0.9, refined=True, crossing=2.2, half_width=0.5))
     assert (state.eta, state.status, state.from_curve) == (2.2, cb.Status.CONVERGED, True)
     assert not state.diagnostics
@@ -136,7 +136,7 @@ def test_answer_is_the_crossing_of_the_curve():
 
 def test_refinement_moves_to_a_distant_crossing():
     """Reweighting does not reach a crossing beyond half of the curve's half-width: the particles are moved there."""
-    search, state = start_of_refinement()
+    search, state = start_of_interpolation()
     state = search.update(state, observe(2.0, 0.9, refined=True, crossing=2.8, half_width=0.5))
     assert (state.eta, state.request, state.status) == (2.8, Request.CURVE, None)
     state = search.update(state, observe(2.8, 0.9, refined=True, crossing=2.7, half_width=0.5))
@@ -145,15 +145,15 @@ def test_refinement_moves_to_a_distant_crossing():
 
 def test_failed_refinement_keeps_the_answer_of_the_stochastic_search():
     """Each curve places its crossing elsewhere: after `max_moves` learning rates the search gives up."""
-    search, state = start_of_refinement()
+    search, state = start_of_interpolation()
     etas = []
     while state.status is None:
         etas.append(state.eta)
         crossing = state.eta * (1.5 if len(etas) < 3 else 1.1)
         state = search.update(state, observe(state.eta, 0.9, refined=True, crossing=crossing, half_width=0.1))
-    assert len(etas) == REFINEMENT.max_moves
+    assert len(etas) == INTERPOLATION.max_moves
     assert (state.eta, state.status, state.from_curve) == (2.0, cb.Status.CONVERGED, False)
-    assert [(d.code, d.severity) for d in state.diagnostics] == [(cb.Code.NOT_REFINED, cb.Severity.WARNING)]
+    assert [(d.code, d.severity) for d in state.diagnostics] == [(cb.Code.NOT_INTERPOLATED, cb.Severity.WARNING)]
 
 
 def test_invalid_arguments_are_rejected(monkeypatch):

@@ -142,15 +142,15 @@ def test_bracket_converges_to_the_exact_answer(exact_etas, eta, cheap, excess):
     assert solution.trace[0].eta == eta
 
 
-@pytest.mark.parametrize("refine", [True, False])
+@pytest.mark.parametrize("interpolate", [True, False])
 @pytest.mark.parametrize("excess", [1.0, 1.01])
-def test_robbins_monro_converges_to_the_exact_answer(exact_etas, refine, excess):
-    solution = solve(cb.RobbinsMonro(gain=3.0, refine=refine), 0.3, excess=excess)
+def test_robbins_monro_converges_to_the_exact_answer(exact_etas, interpolate, excess):
+    solution = solve(cb.RobbinsMonro(gain=3.0, interpolate=interpolate), 0.3, excess=excess)
     iterate = solution.iterate
     assert iterate.status is cb.Status.CONVERGED
     assert not iterate.diagnostics
     assert abs(exact_coverage(iterate.eta) - LEVEL) < 0.011 + 0.01
-    if refine:
+    if interpolate:
         low, high = exact_etas
         assert 0.98 * low < iterate.eta < 1.02 * high
     else:
@@ -302,8 +302,8 @@ def test_best_iterate_at_the_limit_is_refined():
     assert solution.iterate.coverage == pytest.approx(exact_coverage(2.0), abs=0.011)
 
 
-def test_refinement_may_follow_the_last_iteration(exact_etas):
-    """A stochastic search that has met its tolerance is refined although its last iteration is over."""
+def test_interpolation_may_follow_the_last_iteration(exact_etas):
+    """A stochastic search that has met its tolerance is interpolated although its last iteration is over."""
     low, high = exact_etas
     solution = solve(cb.RobbinsMonro(), float(0.6 * low), tolerance=0.1, max_iterations=1)
     assert solution.iterate.status is cb.Status.CONVERGED
@@ -412,7 +412,7 @@ INTERRUPTIONS = [
     (cb.RobbinsMonro(gain=3.0), ExactSampler, "move", 2),
     (cb.RobbinsMonro(gain=3.0), ExactSampler, "refine", 1),
     (cb.RobbinsMonro(gain=3.0), problem_module, "local_curve", 1),
-    (cb.RobbinsMonro(gain=3.0, refine=False), problem_module, "local_curve", 1),
+    (cb.RobbinsMonro(gain=3.0, interpolate=False), problem_module, "local_curve", 1),
 ]
 
 

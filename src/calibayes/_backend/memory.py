@@ -4,12 +4,12 @@
 before anything is allocated. The sizes are lower bounds, so no request that would have fitted is rejected. If the
 available memory is unknown, nothing is rejected.
 
-*Compiled programs.* Each program that XLA compiles for the CPU occupies memory maps, and a calibration of a new shape
-compiles about a thousand programs. Linux limits the number of maps per process (65,530 by default), and XLA aborts the
-process when the limit is exceeded: after a few dozen shapes, in a notebook or a cross-validation.
-`clear_caches_if_full` drops compiled programs before that happens. Long before, it drops those that have not been
-called for the longest time, so that the memory of a long session is bounded; the cache on disk makes it fast to read
-them again.
+*Compiled programs.* The programs that XLA compiles for the CPU occupy memory maps: those of the first calibration and
+its intervals about 700 (the example of the README), those of another number of replicates about 450 more. Linux limits
+the number of maps per process (65,530 by default), and XLA aborts the process when the limit is exceeded: after a few
+dozen shapes, in a notebook or a cross-validation. `clear_caches_if_full` drops compiled programs before that happens.
+Long before, it drops those that have not been called for the longest time, so that the memory of a long session is
+bounded; the cache on disk makes it fast to read them again.
 """
 
 import gc

@@ -117,7 +117,8 @@ class Curve:
     etas : ndarray of shape (G,)
         Learning rates.
     critical_levels : ndarray of shape (G, B)
-        Smallest level at which each replicate's set contains the point estimate.
+        Smallest level at which each replicate's set contains the point estimate. If the sampler has several sets of
+        particles, the average over them.
     ess : ndarray of shape (G,)
         Median effective sample size over replicates after reweighting to each learning rate.
     level : float
@@ -126,9 +127,9 @@ class Curve:
         Number of independent populations of draws. Replicates b, b + n_populations, ... are computed from the same
         population, so their Monte Carlo errors are correlated.
     first_critical_levels : ndarray of shape (B,) or None
-        Critical levels at the middle learning rate from the first of the sets of particles over which
-        `critical_levels` is averaged, for the correlation between replicates that share draws. None if replicates do
-        not share draws.
+        Critical levels at the middle learning rate from the first set of particles alone. They are used to estimate
+        the correlation of Monte Carlo errors between replicates that share draws. None if replicates do not share
+        draws.
     n_distinct : int or None
         Number of replicates that are different data sets; equal ones have the same critical levels. None if all are
         different.
@@ -275,8 +276,8 @@ class Curve:
         Returns
         -------
         AttainableEta
-            A named tuple: the learning rate `eta`, the `coverage` there, and the `jump` of the coverage past the level,
-            None if coverage equals the level.
+            A named tuple: the learning rate `eta`, the `coverage` there, and `jump`, a named tuple of the learning rate
+            at which coverage jumps past the level and the coverages `below` and `above` it, None without a jump.
         """
         level = self.level if level is None else level
         critical, eta = self.critical_etas(level), self.lowest_crossing(level)

@@ -190,7 +190,7 @@ class CountsRisk(eqx.Module):
 
         Parameters
         ----------
-        theta, data, counts, nuisance : pytree of Array
+        theta, data, counts, nuisance
             As for `__call__`.
 
         Returns

@@ -89,7 +89,7 @@ class Code(StrEnum):
     """The search used all its iterations."""
     TIME_LIMIT = "time-limit"
     """The calibration used all its time."""
-    NOT_REFINED = "not-refined"
+    NOT_INTERPOLATED = "not-interpolated"
     """The learning rate could not be interpolated on the coverage curve and is the last one of the search."""
     ETA_SE_UNKNOWN = "eta-se-unknown"
     """The standard error of the learning rate could not be computed."""
@@ -134,7 +134,7 @@ ABOUT_THE_SEARCH = frozenset(
     {
         Code.NO_CROSSING,
         Code.SEVERAL_CROSSINGS,
-        Code.NOT_REFINED,
+        Code.NOT_INTERPOLATED,
         Code.ETA_SE_UNKNOWN,
         Code.LEVEL_NOT_ATTAINED,
         Code.COVERAGE_OFF_LEVEL,

@@ -80,7 +80,7 @@ def remember(signature: Any) -> None:
         _passed.add(signature)
 
 
-def forget_passed() -> None:
+def forget_passed_checks() -> None:
     """Forget all signatures, because a user's object has changed in a way that signatures do not show."""
     _passed.clear()
 

@@ -94,7 +94,7 @@ def heart_disease(
     ----------
     Rousseauw et al. (1983), Coronary risk factor screening in three rural communities, South African Medical Journal
     64. The sample of 462 men is published with Hastie, Tibshirani and Friedman, The Elements of Statistical Learning,
-    whose section 4.4.2 selects the seven predictors.
+    whose section 4.4.2 uses the seven predictors.
 
     Examples
     --------

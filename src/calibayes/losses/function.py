@@ -33,10 +33,10 @@ class FunctionRisk(CountsRisk):
     Examples
     --------
     >>> import calibayes as cb
-    >>> def scaled_deviation(theta, data, counts):
+    >>> def absolute_deviation(theta, data, counts):
     ...     return counts @ abs(data - theta[0])
-    >>> cb.GibbsModel.from_risk(scaled_deviation, cb.priors.Normal(scale=10.0), dim=1).loss
-    FunctionRisk(fn=scaled_deviation)
+    >>> cb.GibbsModel.from_risk(absolute_deviation, cb.priors.Normal(scale=10.0), dim=1).loss
+    FunctionRisk(fn=absolute_deviation)
     """
 
     fn: Callable[..., Any] = eqx.field(converter=static)

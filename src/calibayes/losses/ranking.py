@@ -61,9 +61,9 @@ class AUC(CountsRisk):
 
     Notes
     -----
-    Data are `(marker, y)` or `(X, y)` without an intercept, with labels y of -1 and 1, or of 0 and 1. The risks are no
-    sums over observations, but over pairs. With surrogates an evaluation takes a time proportional to the number of
-    pairs of the two classes. The risk of a replicate with observations of one class only is zero. If more than 1% of
+    Data are `(marker, y)` or `(X, y)` without an intercept, with labels y of -1 and 1, or of 0 and 1. The risks are not
+    sums over observations: they depend on pairs. With surrogates an evaluation takes a time proportional to the number
+    of pairs of the two classes. The risk of a replicate with observations of one class only is zero. If more than 1% of
     the replicates are such, `calibrate` raises an error: use `bootstrap.Stratified` with the labels as strata.
 
     References

@@ -25,8 +25,9 @@ class FisslerZiegel(Generic):
 
     $$ \log(-e) + \frac{v}{e} - \frac{1(y \le v)\,(v - y)}{\alpha\,e} $$
 
-    (FZ0) is the only one that depends on the unit of the returns by a constant alone, so that eta has no unit. It is
-    infinite unless $e \le v < 0$. Returns are serially dependent in their volatility: use `bootstrap.Block`.
+    (FZ0) is, up to an additive constant and a factor, the only loss of Fissler and Ziegel to which another unit of the
+    returns merely adds a constant, so that eta does not depend on the unit. It is infinite unless $e \le v < 0$.
+    Returns are serially dependent in their volatility: use `bootstrap.Block`.
 
     References
     ----------

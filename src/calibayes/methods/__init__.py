@@ -2,6 +2,10 @@
 
 A name stands for a method with its default parameters: "gpc", "gpc-studentized", "gpc-double", "matching",
 "lyddon-holmes-walker", "holmes-walker", "safe-bayes", "bayesbag", "posterior-bootstrap", "q-posterior".
+
+In formulas, `H` is the Hessian of the risk at the estimate, computed from draws of the posterior, so that the loss
+needs no second derivative; `J` is the covariance of the gradient of the risk over data sets, estimated by the summed
+outer products of the gradients of the losses; the sandwich covariance is `H^-1 J H^-1`.
 """
 
 from collections.abc import Callable

@@ -31,9 +31,9 @@ class BayesBag(DrawsMethod):
     Targets reproducible inference under misspecification: two data sets should rarely give disjoint sets. It is
     conservative: for a well-specified likelihood the variance is twice that of the posterior. Bootstrap data sets have
     the size of the data. Costs as much as the coverage at one learning rate. Dependence between observations is taken
-    into account as far as the bootstrap does so (by blocks or clusters). The draws have no learning rate; `result.eta`
-    is the matching learning rate with the covariance of the draws in place of the sandwich: that of the generalized
-    posterior whose variances are as large, averaged over all directions.
+    into account as far as the bootstrap does so (by blocks or clusters). The draws are not those of a posterior at one
+    learning rate; `result.eta` is the matching learning rate with the covariance of the draws in place of the sandwich:
+    that of the generalized posterior whose variances are as large, averaged over all directions.
 
     References
     ----------

@@ -18,10 +18,10 @@ from calibayes.methods.moments import LearningRate, Moments, matching_eta, requi
 class Matching(PlugInMethod):
     r"""Match the posterior covariance to the sandwich covariance, `method="matching"`.
 
-    The learning rate is $K / \mathrm{tr}(H^{-1} J)$. It makes the average of $\eta (\theta - \hat\theta)^\top H
-    (\theta - \hat\theta)$ over data sets equal to K, its value under the posterior, so that credible ellipsoids have
-    about their nominal coverage. For the interval of one parameter it is
-    $[H^{-1}]_{kk} / [H^{-1} J H^{-1}]_{kk}$, which makes the two variances equal.
+    The learning rate is $K / \mathrm{tr}(H^{-1} J)$. With the true parameters $\theta_0$, the average over data sets of
+    $\eta (\theta_0 - \hat\theta)^\top H (\theta_0 - \hat\theta)$ is then K, the posterior mean of the same form, so
+    that credible ellipsoids have about their nominal coverage. For the interval of one parameter it is $[H^{-1}]_{kk} /
+    [H^{-1} J H^{-1}]_{kk}$, which makes the two variances equal.
 
     Notes
     -----
@@ -61,8 +61,8 @@ class LyddonHolmesWalker(PlugInMethod):
     Notes
     -----
     Needs draws on the data only. The trace adds precisions in the units of the parameters: if a parameter or a column
-    is rescaled, the learning rate changes, and the parameters in the smallest units determine it. It relies on a
-    posterior that is near normal.
+    is rescaled, the learning rate changes, and the parameters with the smallest standard deviations, such as the
+    coefficients of columns with large values, determine it. It relies on a posterior that is near normal.
 
     References
     ----------

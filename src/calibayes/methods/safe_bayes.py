@@ -59,8 +59,8 @@ class SafeBayes(PlugInMethod):
     Parameters
     ----------
     variant : {"R-log", "I-log"}
-        "R-log": the posterior expectation of the loss of the next observation. "I-log": the loss at the posterior mean,
-        which stays inside the model. Default: "R-log".
+        "R-log": the posterior expectation of the loss of the next observation. "I-log": the loss at the posterior mean
+        of the parameters, that is, of a prediction by a single member of the model. Default: "R-log".
     grid : sequence of float, optional
         Learning rates to choose from. Default: powers of the square root of two from 1/64 to 1.
 

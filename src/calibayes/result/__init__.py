@@ -38,7 +38,8 @@ class Result:
     Attributes
     ----------
     eta : float
-        Learning rate that the method chose. For "gpc" the credible sets computed on the bootstrap replicates contain
+        Learning rate that the method chose; for methods that report another distribution, that of the generalized
+        posterior of about the same width. For "gpc" the credible sets computed on the bootstrap replicates contain
         the estimate in a share `level` of the replicates.
     eta_se : float
         Simulation standard error of eta from the finite numbers of replicates and particles; not the variation of eta
@@ -54,7 +55,8 @@ class Result:
     trace : list of TraceRecord
         Learning rates that the search visited.
     draws : ndarray of shape (D, K)
-        Equally weighted draws of the calibrated posterior given the observed data.
+        Equally weighted draws of the calibrated posterior given the observed data, sampled from the particles: D is
+        4,000 by default, less if there are few particles.
     risk : ndarray of shape (D,)
         Risk of each draw, relative to a common reference: at another learning rate nearby a draw has the weight
         `exp(-(other - eta) * risk)`.
@@ -83,7 +85,7 @@ class Result:
     counts : ndarray of shape (B, N) or None
         The bootstrap counts, if they were stored. Not saved to files.
     calibration : Calibration or None
-        The particles, which answer further questions; dropped when the result is pickled or saved.
+        The particles, which answer further questions; dropped when the result is copied, pickled or saved.
     saved_intervals : Intervals or None
         The answer of `intervals()` when the result was saved or pickled.
 
@@ -119,7 +121,7 @@ class Result:
 
     @property
     def converged(self) -> bool:
-        """Whether the learning rate can be relied on."""
+        """Whether the learning rate can be relied on: whether the status is `CONVERGED` or `COMPUTED`."""
         return self.status.is_success
 
     @property
@@ -241,7 +243,7 @@ class Result:
     def validate(self, bootstrap: object = None, seed: object = None) -> Coverage:
         """Return the coverage of the sets at eta on fresh bootstrap replicates.
 
-        On the replicates that eta was calibrated on, coverage equals `level` by construction.
+        On the replicates that "gpc" chose eta on, coverage is close to `level` by construction.
 
         Parameters
         ----------

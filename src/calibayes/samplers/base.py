@@ -49,7 +49,7 @@ class SamplerInfo(NamedTuple):
     """
 
     not_reached: Bool[np.ndarray, " B"]
-    """Replicates whose particles are not at the requested learning rate."""
+    """Replicates whose particles are not at the learning rate to which the sampler was asked to move."""
     not_mixed: Bool[np.ndarray, " B"]
     """Replicates whose particles still depend on where they started."""
     invalid: int | None
@@ -90,7 +90,8 @@ class Sampler(eqx.Module, Generic[State]):
     default_search : str
         Class attribute. Search rule that suits the sampler: `"robbins-monro"` (the default) or `"bracket"`.
     default_replicates : int
-        Class attribute. Default number of bootstrap replicates. Default: 500.
+        Class attribute. Number of bootstrap replicates if `calibrate(bootstrap=)` is not given. Default: 500 in this
+        base class, 2,000 for transport.
     n_populations : int
         Class attribute. Number of independent populations of draws, if replicates share draws: replicates b,
         b + n_populations, ... then share the Monte Carlo error of one population. 1 if replicates do not share draws.
@@ -217,7 +218,8 @@ class Sampler(eqx.Module, Generic[State]):
         Returns
         -------
         InitialDraws
-            The draws, their learning rate, and the target with risks relative to the mean of the draws.
+            The draws, their learning rate, and the target whose risks are differences from the risk at the mean of the
+            draws (`target.reference`).
         """
         n_draws = n_initial_draws(self.size(target.dim))
         return initial_draws(key, target, 1.0 if eta is None else eta, n_draws, draws)
@@ -225,16 +227,16 @@ class Sampler(eqx.Module, Generic[State]):
     def draw_initial_again(
         self, key: PRNGKeyArray, target: Target, initial: InitialDraws, eta: float, draws: Float[Array, "M K"] | None
     ) -> InitialDraws:
-        """Return initial draws for other replicates of the same data.
+        """Return initial draws for another set of bootstrap replicates of the same data, for `Result.validate`.
 
         Parameters
         ----------
         key : PRNGKeyArray
             Random key.
         target : Target
-            The posteriors on the other replicates.
+            The posteriors on the other set of replicates.
         initial : InitialDraws
-            The initial draws for the first replicates.
+            The initial draws of the calibration, for its own set of replicates.
         eta : float
             Learning rate of the draws.
         draws : array of shape (M, K) or None

@@ -88,8 +88,8 @@ class Bracket(Search[BracketState]):
     Examples
     --------
     >>> import calibayes as cb
-    >>> cb.Bracket(closeness=0.1).init(1.0).request.value
-    'curve if cheap'
+    >>> cb.Bracket(closeness=0.1).init(1.0).eta
+    1.0
     """
 
     closeness: float = eqx.field(static=True, default=0.2)

@@ -22,8 +22,8 @@ STEP_EXPONENT = -0.51
 
 
 @dataclass(frozen=True)
-class RefinementConfig:
-    """Refinement of the answer of a stochastic search on the coverage curve."""
+class InterpolationConfig:
+    """Interpolation of the answer of a stochastic search on the coverage curve."""
 
     closeness: float = 0.6
     """Distance in log eta over which the particles are reweighted to the answer. A stochastic search ends with
@@ -32,16 +32,16 @@ class RefinementConfig:
     """Learning rates tried. The first usually suffices, because the search has already come within its tolerance."""
 
 
-REFINEMENT = RefinementConfig()
+INTERPOLATION = InterpolationConfig()
 
 
 @dataclass(frozen=True, kw_only=True)
 class RobbinsMonroState(SearchState):
-    """State of `RobbinsMonro`: Tanaka's $l$, the sign of the last step, and the refinement that may follow."""
+    """State of `RobbinsMonro`: Tanaka's $l$, the sign of the last step, and the interpolation that may follow."""
 
     clock: float = 1.0
     direction: float = 0.0
-    refinement: BracketState | None = None
+    interpolation: BracketState | None = None
     n_moves: int = 1
 
 
@@ -57,9 +57,9 @@ class RobbinsMonro(Search[RobbinsMonroState]):
         Rule by which the step size decreases. Default: "kesten".
     gain : float
         Factor on every step. The value 1 of Tanaka (2024) suits learning rates of order one.
-    refine : bool
+    interpolate : bool
         Whether to replace the learning rate at which the search stopped by the crossing of the coverage curve there.
-        Tanaka (2024) reports the learning rate itself (`refine=False`), which is biased towards the side that the
+        Tanaka (2024) reports the learning rate itself (`interpolate=False`), which is biased towards the side that the
         search came from. Default: True.
 
     Examples
@@ -73,12 +73,14 @@ class RobbinsMonro(Search[RobbinsMonroState]):
 
     step: Literal["kesten", "syring-martin"] = eqx.field(static=True)
     gain: float = eqx.field(static=True)
-    refine: bool = eqx.field(static=True)
+    interpolate: bool = eqx.field(static=True)
 
-    def __init__(self, step: Literal["kesten", "syring-martin"] = "kesten", gain: float = 1.0, *, refine: bool = True):
+    def __init__(
+        self, step: Literal["kesten", "syring-martin"] = "kesten", gain: float = 1.0, *, interpolate: bool = True
+    ):
         if step not in ("kesten", "syring-martin"):
             raise ValueError(f"step must be 'kesten' or 'syring-martin'; got {step!r}.")
-        self.step, self.gain, self.refine = step, positive("gain", gain), bool(refine)
+        self.step, self.gain, self.interpolate = step, positive("gain", gain), bool(interpolate)
 
     def init(self, eta: float) -> RobbinsMonroState:
         """Return the state before the first evaluation.
@@ -108,18 +110,18 @@ class RobbinsMonro(Search[RobbinsMonroState]):
         -------
         RobbinsMonroState
         """
-        if state.refinement is not None:
-            return self._step_refinement(state, evaluation)
+        if state.interpolation is not None:
+            return self._step_interpolation(state, evaluation)
         error = evaluation.coverage - evaluation.level
         if abs(error) >= evaluation.tolerance:
             return self._next(state, error, evaluation.coverage)
         if not evaluation.refined:
             return replace(state, request=Request.REFINED_COVERAGE)
-        if not self.refine:
+        if not self.interpolate:
             return replace(state, status=Status.CONVERGED)
-        refinement = Bracket(closeness=REFINEMENT.closeness).init(state.eta)
-        # The search has met its tolerance; the few moves of the refinement have a limit of their own.
-        return replace(state, refinement=refinement, request=refinement.request, n_moves=1, limited=False)
+        interpolation = Bracket(closeness=INTERPOLATION.closeness).init(state.eta)
+        # The search has met its tolerance; the few moves of the interpolation have a limit of their own.
+        return replace(state, interpolation=interpolation, request=interpolation.request, n_moves=1, limited=False)
 
     def _next(self, state: RobbinsMonroState, error: float, coverage: float) -> RobbinsMonroState:
         direction = float(np.sign(error))
@@ -136,19 +138,19 @@ class RobbinsMonro(Search[RobbinsMonroState]):
             direction=direction,
         )
 
-    def _step_refinement(self, state: RobbinsMonroState, evaluation: Evaluation) -> RobbinsMonroState:
+    def _step_interpolation(self, state: RobbinsMonroState, evaluation: Evaluation) -> RobbinsMonroState:
         """One step on the coverage curve. If that fails, the answer is the eta at which the search stopped."""
-        assert state.refinement is not None
-        inner = Bracket(closeness=REFINEMENT.closeness).update(state.refinement, evaluation)
+        assert state.interpolation is not None
+        inner = Bracket(closeness=INTERPOLATION.closeness).update(state.interpolation, evaluation)
         if inner.status is Status.CONVERGED:
             return replace(state, eta=inner.eta, status=Status.CONVERGED, from_curve=True)
-        n_moves = state.n_moves + (inner.eta != state.refinement.eta)
-        if inner.status is not None or n_moves > REFINEMENT.max_moves:
+        n_moves = state.n_moves + (inner.eta != state.interpolation.eta)
+        if inner.status is not None or n_moves > INTERPOLATION.max_moves:
             message = (
-                "The learning rate could not be refined on the coverage curve; it is the one at which the stochastic "
-                "search stopped, accurate to the tolerance on coverage only."
+                "The learning rate could not be interpolated on the coverage curve; it is the one at which the "
+                "stochastic search stopped, accurate to the tolerance on coverage only."
             )
-            finding = Diagnostic(Code.NOT_REFINED, Severity.WARNING, 0, message)
-            stopped_at = state.refinement.first_eta
+            finding = Diagnostic(Code.NOT_INTERPOLATED, Severity.WARNING, 0, message)
+            stopped_at = state.interpolation.first_eta
             return replace(state, eta=stopped_at, status=Status.CONVERGED, diagnostics=(finding,))
-        return replace(state, eta=inner.eta, request=inner.request, refinement=inner, n_moves=n_moves)
+        return replace(state, eta=inner.eta, request=inner.request, interpolation=inner, n_moves=n_moves)

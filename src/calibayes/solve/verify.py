@@ -1,12 +1,13 @@
 """Verification of an answer by an independent sampler, and the fallback if it fails.
 
 Importance weights cannot tell of a mode that no particle visited. A sampler that relies on them (`Sampler.audited`) is
-therefore audited on some replicates by tempering from the prior (`calibayes.samplers.audit`). If the audit fails, or if
+therefore audited on some replicates by tempering from the prior or, for log-concave posteriors, by importance sampling
+(`calibayes.samplers.audit`). If the audit fails, or if
 the search found no answer, the sampler's `fallback` samples every replicate anew.
 
-The fallback tempers from the prior, too. Its particles cannot move between separate modes and do not pass a test of
-mixing, but tempering puts the right share of them into each mode. They are accepted if the audit, of replicates that
-have not mixed, passes, and if its two independent runs agree.
+The fallback tempers from the prior, too. With separate modes its particles do not pass a test of mixing, because they
+cannot move between modes, but tempering puts the right share of them into each mode. They are nevertheless accepted if
+an audit of replicates that have not mixed passes, and if the two independent runs of this audit agree.
 """
 
 import math
@@ -25,7 +26,7 @@ from calibayes.samplers.importance import can_importance_sample
 from calibayes.samplers.initial import InitialDraws
 from calibayes.solve.bracket import Bracket
 from calibayes.solve.iterate import Iterate
-from calibayes.solve.robbins_monro import REFINEMENT
+from calibayes.solve.robbins_monro import INTERPOLATION
 from calibayes.solve.solver import STOPS, Solution, Solver, SolverState, check_reliability, stopped
 from calibayes.solve.stay import Stay
 
@@ -135,7 +136,7 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> FinalSolution:
     assert problem.initial is not None
     initial = InitialDraws(problem.target, problem.initial.particles.merge_replicates(), problem.initial.eta)
     problem = replace(problem, sampler=sampler, initial=initial)
-    rule = solver.rule if isinstance(solver.rule, Stay) else Bracket(closeness=REFINEMENT.closeness)
+    rule = solver.rule if isinstance(solver.rule, Stay) else Bracket(closeness=INTERPOLATION.closeness)
     solver = replace(solver, rule=rule)
 
     def start() -> SolverState:

@@ -155,8 +155,8 @@ def parse_expression(text: str) -> Expression:
     if unicodedata.normalize("NFKC", code) != code:
         # Python would normalize the names, and could so refer to another column.
         raise ValueError(
-            f"{option('--formula')}: {shorten(text)} has characters that are equivalent to others. Quote the column "
-            "names in backticks."
+            f"{option('--formula')}: {shorten(text)} contains characters, such as ligatures, that Python replaces "
+            "by others in names (Unicode NFKC). Put the names of columns in backticks."
         )
     try:
         with warnings.catch_warnings():

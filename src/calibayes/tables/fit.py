@@ -82,7 +82,8 @@ def fit(
     Returns
     -------
     Result
-        The calibration, for the original columns. `result.settings["notes"]` says which rows and columns were dropped.
+        The calibration. Its parameters are the coefficients of the columns as given, not of the centred columns that
+        are used for sampling. `result.settings["notes"]` says which rows and columns were dropped.
 
     Raises
     ------

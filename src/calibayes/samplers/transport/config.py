@@ -67,7 +67,7 @@ class FitConfig:
     """ESS above which a map is good: no further refit, and no doubt about the tail of its weights."""
     full_ess: float = 0.6
     """ESS that all particles should have under maps that were fitted to a part of them."""
-    most_replicates: float = 0.95
+    min_share_of_replicates: float = 0.95
     """Share of replicates that should reach `good_ess` or `full_ess`."""
     fair_ess: float = 0.4
     """ESS above which a map is good enough to search for eta."""

@@ -313,7 +313,7 @@ class Transport(Sampler[TransportState]):
             pools = pools | {step: _prepare(target, pool)}
         current, no_replicate = pools[step], np.zeros(target.n_replicates, bool)
         limit = self._max_evaluations(target, pools[step].search)
-        good = FitGoal(constants.good_ess, constants.most_replicates, min(constants.search_evaluations, limit))
+        good = FitGoal(constants.good_ess, constants.min_share_of_replicates, min(constants.search_evaluations, limit))
         fair = FitGoal(constants.fair_ess, constants.fair_share, limit)
         data_state = _transport_to_data(target, current, eta)
         if np.median(data_state.transported.ess) < constants.fair_ess * data_state.transported.n_particles:
@@ -352,7 +352,7 @@ class Transport(Sampler[TransportState]):
         """
         constants = config.CONFIG.fit
         limit = self._max_evaluations(target, state.current.whitened)
-        goal = FitGoal(constants.full_ess, constants.most_replicates, limit)
+        goal = FitGoal(constants.full_ess, constants.min_share_of_replicates, limit)
         state = _use_all_particles(target, state, goal)
         transported = state.transported
         degenerate = has_degenerate_weights(transported.particles.log_weights, transported.ess)
@@ -420,7 +420,7 @@ def _jackknife(target: Target, pool: Pool) -> Jackknife:
 def _transport_to_data(target: Target, current: PreparedPool, eta: float) -> DataState:
     """Transport all of the pool to the data at `eta`."""
     constants, pool = config.CONFIG.fit, current.whitened
-    goal = FitGoal(constants.good_ess, constants.most_replicates, constants.data_evaluations)
+    goal = FitGoal(constants.good_ess, constants.min_share_of_replicates, constants.data_evaluations)
     maps = AffineMaps.around(
         np.asarray(pool.centre), np.asarray(pool.root), np.full(N_POPULATIONS, current.pool.eta / eta)
     )

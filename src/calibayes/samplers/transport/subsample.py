@@ -2,9 +2,10 @@
 
 With many observations, tempering from the prior uses a subsample. The posteriors on the subsample and on all
 observations are about as far apart as those on a bootstrap replicate and on the data, so the same affine maps
-(`maps.py`) connect them. They are fitted first at a learning rate reduced by the share of the subsample, at which both
-posteriors are about equally wide and the weights are not far from equal; then, with these maps, at the learning rate
-itself, where the posterior on all observations is narrower. Degenerate weights reveal a map that fails.
+(`maps.py`) connect them. With the share of the subsample among all observations, they are first fitted to the posterior
+on all observations at the share times eta, which is about as wide as that on the subsample at eta, so that the weights
+are not far from equal; then, with these maps, to that at eta itself, which is narrower. Degenerate weights reveal a map
+that fails.
 """
 
 import jax.numpy as jnp
