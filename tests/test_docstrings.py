@@ -163,6 +163,31 @@ def test_public_method_has_a_complete_docstring(path):
         check_returns(value)
 
 
+@pytest.mark.parametrize("path", OBJECTS)
+def test_attributes_are_documented_one_by_one(path):
+    """The API page shows the first of several names on a line as the type of the last."""
+    lines = re.findall(r"^(\S[^:\n]*)", sections(OBJECTS[path]).get("Attributes", ""), re.MULTILINE)
+    assert not [line for line in lines if "," in line]
+
+
+@pytest.mark.parametrize("path", [path for path, value in METHODS.items() if isinstance(value, property)])
+def test_first_line_of_a_property_has_no_colon(path):
+    """The API page shows the words before it as the type of the property."""
+    assert ": " not in inspect.getdoc(METHODS[path]).splitlines()[0]
+
+
+def test_first_line_of_a_code_has_no_colon():
+    """The same for the members of the enum, whose documentation is a string after each of them."""
+    (definition,) = (node for node in ast.parse((SOURCE / "_core" / "status.py").read_text()).body if is_code(node))
+    strings = [node.value.value for node in definition.body if isinstance(node, ast.Expr)]
+    assert len(strings) > len(cb.Code)
+    assert not [text for text in strings[1:] if ": " in text.splitlines()[0]]
+
+
+def is_code(node):
+    return isinstance(node, ast.ClassDef) and node.name == "Code"
+
+
 def test_public_modules_have_docstrings():
     modules = [getattr(cb, name) for name in public_names(cb) if isinstance(getattr(cb, name), ModuleType)]
     assert {module.__name__ for module in modules} <= set(MODULES)

@@ -121,7 +121,7 @@ class Result:
 
     @property
     def converged(self) -> bool:
-        """Whether the learning rate can be relied on: whether the status is `CONVERGED` or `COMPUTED`."""
+        """Whether the status is `CONVERGED` or `COMPUTED`, so that the learning rate can be relied on."""
         return self.status.is_success
 
     @property
