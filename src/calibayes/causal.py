@@ -84,9 +84,8 @@ def average_treatment_effect(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(200, 2))
     >>> d = rng.uniform(size=200) < 1 / (1 + np.exp(-X[:, 0]))
-    >>> data = average_treatment_effect(
-    ...     X, d, X[:, 0] + d, outcome=LinearRegression(), propensity=LogisticRegression()
-    ... )
+    >>> y = X[:, 0] + d + rng.normal(size=200)
+    >>> data = average_treatment_effect(X, d, y, outcome=LinearRegression(), propensity=LogisticRegression())
     >>> model = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(scale=10.0))
     >>> result = cb.calibrate(model, data, names=["effect"])  # doctest: +SKIP
     """

@@ -117,8 +117,8 @@ class Curve:
     etas : ndarray of shape (G,)
         Learning rates.
     critical_levels : ndarray of shape (G, B)
-        Smallest level at which each replicate's set contains the point estimate. If the sampler has several sets of
-        particles, the average over them.
+        Smallest level at which each replicate's set contains the point estimate. A sampler may compute it
+        several times, from snapshots of the particles at different times; this is then the average over snapshots.
     ess : ndarray of shape (G,)
         Median effective sample size over replicates after reweighting to each learning rate.
     level : float
@@ -127,9 +127,9 @@ class Curve:
         Number of independent populations of draws. Replicates b, b + n_populations, ... are computed from the same
         population, so their Monte Carlo errors are correlated.
     first_critical_levels : ndarray of shape (B,) or None
-        Critical levels at the middle learning rate from the first set of particles alone. They are used to estimate
-        the correlation of Monte Carlo errors between replicates that share draws. None if replicates do not share
-        draws.
+        Critical levels at the middle learning rate from the first snapshot alone. Their differences from the average
+        are Monte Carlo errors, whose correlation over the replicates of a population enters the standard errors. None
+        if replicates do not share draws.
     n_distinct : int or None
         Number of replicates that are different data sets; equal ones have the same critical levels. None if all are
         different.

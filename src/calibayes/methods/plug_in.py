@@ -86,8 +86,8 @@ class Coarsened(PlugInMethod):
     r"""Power posterior that approximates the coarsened posterior, `method=cb.methods.Coarsened(alpha)`.
 
     The learning rate is $\alpha / (\alpha + n)$ for n observations. It approximates the posterior given that the
-    empirical distribution of the data is within a distance of that of the model, where the distance is the relative
-    entropy and has an exponential prior with rate $\alpha$.
+    relative entropy between the empirical distribution of the data and the model is below a threshold, which has an
+    exponential prior with rate $\alpha$.
 
     Parameters
     ----------

@@ -330,7 +330,7 @@ def diagnostics(result: Result, ax: Axes | None = None) -> Axes:
     effective sample size. Weights in the grey area are degenerate, and replicates there were repaired; a cross marks
     the weights that they had before the repair. An infinite $\hat k$ is drawn at the edge.
 
-    Other samplers have no importance weights; the plot shows their sorted effective sample sizes.
+    For the other samplers there is no $\hat k$; the plot shows the sorted effective sample sizes of the replicates.
 
     Parameters
     ----------

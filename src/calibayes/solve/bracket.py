@@ -77,7 +77,8 @@ class Bracket(Search[BracketState]):
     r"""Bracketing search on the coverage curve, the default for transport.
 
     If the curve does not cross the level, the next learning rate is extrapolated as if the posterior were normal: its
-    coverage is $P(|Z| < z)$ with $z$ proportional to $\eta^{-1/2}$. The search never leaves the bracket.
+    coverage is $P(|Z| < z)$ with $z$ proportional to $\eta^{-1/2}$. Once learning rates with too large and
+    with too small a coverage are known, the search stays between them.
 
     Parameters
     ----------

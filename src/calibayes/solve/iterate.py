@@ -53,7 +53,7 @@ class TraceRecord:
     ess_min : float
         Minimum over replicates of the effective sample size.
     steps : int
-        Steps of the sampler to this learning rate: temperature steps of SMC, evaluations of the risk of transport.
+        Steps of the sampler to this learning rate: for SMC temperature steps, for transport evaluations of the risk.
     acceptance : float
         Mean acceptance rate of the sampler's last move; NaN without a Markov kernel.
     seconds : float

@@ -53,11 +53,11 @@ def marginal_curves(
     vectors : ndarray of shape (R, K)
         Coefficients of the combinations.
     """
-    target, eta = problem.target, iterate.sampled_eta
-    etas = grid_around(eta, iterate.half_width, curves.CONFIG.n_points)
+    target, sampled_eta = problem.target, iterate.sampled_eta
+    etas = grid_around(sampled_eta, iterate.half_width, curves.CONFIG.n_points)
     points = points_along(problem.estimate, problem.key, target, iterate.particles, iterate.eta, etas)
     values = np.asarray(points, np.float64) @ vectors.T
-    offsets = as_float(etas - eta)
+    offsets = as_float(etas - sampled_eta)
 
     def levels_of(particles: Particles, points: np.ndarray) -> np.ndarray:
         return _levels(target.constrained(particles), offsets, vectors, points)
