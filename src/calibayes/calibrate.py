@@ -158,9 +158,9 @@ def calibrate(
         Time limit in seconds. The best result so far is then returned, with `Status.TIME_LIMIT`. The limit is checked
         between steps: a step that is running or being compiled is finished first. With `checkpoint`, the same call
         continues. Default: no limit.
-    draws : array_like of shape (M, K), optional
-        Draws of the posterior on the data at learning rate `eta_init`, or at 1 if that is None, to start from. Default:
-        the sampler starts from the prior.
+    draws : array_like of shape (D, K), optional
+        At least 100 draws of the posterior given the observed data at learning rate `eta_init`, or at 1 if that is
+        None, to start from. Default: the sampler starts from the prior.
     names : sequence of str, optional
         Names of the parameters. Default: the columns of a data frame.
     seed : int or JAX key
@@ -250,7 +250,7 @@ def calibrate(
         path,
         max_iterations,
         (sampler, search),
-        _call(model, observations, replicates)
+        _data_and_model(model, observations, replicates)
         | ({} if observation_weights is None else {"weights": observation_weights.values})
         | {"sampler": sampler, "search": search, "region": region, "estimate": estimate, "draws": draws}
         | {"method": method, "shape": shape, "level": level, "tolerance": tolerance, "seed": key, "eta_init": eta_init},
@@ -479,8 +479,8 @@ def _as_search(search: Search | None, sampler: Sampler) -> Search:
     return search
 
 
-def _call(model: GibbsModel, observations: Observations, replicates: object) -> dict[str, Any]:
-    """Return the parts of a call that its result depends on, by the names that an error message uses."""
+def _data_and_model(model: GibbsModel, observations: Observations, replicates: object) -> dict[str, Any]:
+    """Return data, model and bootstrap, by the names that an error message uses; the caller adds the settings."""
     return {
         "data": getattr(observations.data, "checksum", observations.data),
         "loss": model.loss,

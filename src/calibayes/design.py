@@ -29,9 +29,10 @@ class DesignConfig:
     """Tuning constants of the default prior."""
 
     prior_scale: float = 10.0
-    """Standard deviation of the prior of a slope, in units of (spread of y) / (spread of the column); for labels the
-    spread of y is replaced by one, the margin of the hinge loss. Ten is weak compared with any plausible slope,
-    which is of order one in these units; an order-of-magnitude choice."""
+    """Standard deviation of the prior of a slope, in units of (standard deviation of y) / (standard deviation of the
+    column);
+    for labels the former is replaced by one, the margin of the hinge loss. Ten is weak compared with any plausible
+    slope, which is of order one in these units; an order-of-magnitude choice."""
 
 
 CONFIG = DesignConfig()

@@ -101,7 +101,7 @@ def test_bracket_closes_where_coverage_decreases_with_eta(first_eta):
         state = search.update(state, off_curve(state.eta, coverage))
         assert state.low <= root * 1.0001
         assert state.high >= root * 0.9999
-        if state.request is Request.CURVE:
+        if state.request is Request.REFINED_CURVE:
             break
     assert state.high < 1.01 * state.low
     assert state.eta == pytest.approx(root, rel=0.01)
@@ -111,7 +111,7 @@ def test_rough_curve_near_its_crossing_asks_for_a_full_curve():
     """Near is 1.5 times `closeness` for a rough curve, and half of the curve's half-width at most."""
     search = cb.Bracket(closeness=0.2)
     near = search.update(search.init(1.0), crossing_at(1.0, math.exp(0.29), half_width=0.6))
-    assert (near.eta, near.request, near.status) == (1.0, Request.CURVE, None)
+    assert (near.eta, near.request, near.status) == (1.0, Request.REFINED_CURVE, None)
     for crossing, half_width in ((math.exp(0.31), 0.65), (math.exp(0.2), 0.3)):
         far = search.update(search.init(1.0), crossing_at(1.0, crossing, half_width))
         assert (far.eta, far.request) == (crossing, Request.ROUGH_CURVE)
@@ -135,7 +135,7 @@ def test_full_curves_that_disagree_close_the_bracket(cheap, crosses):
     search, middle = cb.Bracket(), 1.1
     state, n_observations = search.init(1.0), 0
     while state.status is None:
-        refined = state.request is Request.CURVE or (cheap and state.request is Request.CURVE_IF_CHEAP)
+        refined = state.request is Request.REFINED_CURVE or (cheap and state.request is Request.REFINED_CURVE_IF_CHEAP)
         narrow = state.bracketed and state.high < 1.05 * state.low
         crossing = state.eta * (1.3 if state.eta < middle else 1 / 1.3)
         if not refined:
@@ -158,7 +158,7 @@ def test_rough_curves_that_disagree_end_without_a_crossing():
     state, n_observations = search.init(1.0), 0
     while state.status is None and n_observations < 100:
         factor = 1.5 if n_observations % 2 else 1 / 1.5
-        refined = state.request is Request.CURVE
+        refined = state.request is Request.REFINED_CURVE
         state = search.update(state, crossing_at(state.eta, state.eta * factor, refined=refined, half_width=0.6))
         n_observations += 1
     assert state.status is cb.Status.NO_CROSSING
@@ -176,11 +176,11 @@ def test_first_full_curve_leads_the_search_only_if_it_crosses_the_level(crossing
     state = search.update(state, evaluation)
     requests = [state.request]
     while state.status is None:
-        refined = state.request is Request.CURVE
+        refined = state.request is Request.REFINED_CURVE
         state = search.update(state, crossing_at(state.eta, state.eta, refined=refined))
         requests.append(state.request)
     assert state.status is cb.Status.CONVERGED
-    expected = [Request.CURVE] if crossing == 1.4 else [Request.ROUGH_CURVE, Request.CURVE]
+    expected = [Request.REFINED_CURVE] if crossing == 1.4 else [Request.ROUGH_CURVE, Request.REFINED_CURVE]
     assert requests[:-1] == expected
 
 
@@ -190,7 +190,7 @@ def test_full_curve_overrules_the_bracket_of_rough_curves():
     state, visits = search.init(1.0), []
     crossings = iter([(1.4, 0.5), (1.5, 0.5), (0.9, 0.5), (0.9, 0.5)])
     while state.status is None:
-        refined = state.request is Request.CURVE
+        refined = state.request is Request.REFINED_CURVE
         visits.append((state.eta, refined))
         crossing, half_width = next(crossings)
         state = search.update(state, crossing_at(state.eta, crossing, half_width, refined=refined))

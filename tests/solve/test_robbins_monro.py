@@ -123,7 +123,7 @@ def start_of_interpolation(tolerance=0.005):
     search = cb.RobbinsMonro()
     state = search.update(search.init(2.0), observe(2.0, 0.9, tolerance))
     state = search.update(state, observe(2.0, 0.9, tolerance, refined=True))
-    assert (state.eta, state.request, state.status) == (2.0, Request.CURVE_IF_CHEAP, None)
+    assert (state.eta, state.request, state.status) == (2.0, Request.REFINED_CURVE_IF_CHEAP, None)
     return search, state
 
 
@@ -138,7 +138,7 @@ def test_refinement_moves_to_a_distant_crossing():
     """Reweighting does not reach a crossing beyond half of the curve's half-width: the particles are moved there."""
     search, state = start_of_interpolation()
     state = search.update(state, observe(2.0, 0.9, refined=True, crossing=2.8, half_width=0.5))
-    assert (state.eta, state.request, state.status) == (2.8, Request.CURVE, None)
+    assert (state.eta, state.request, state.status) == (2.8, Request.REFINED_CURVE, None)
     state = search.update(state, observe(2.8, 0.9, refined=True, crossing=2.7, half_width=0.5))
     assert (state.eta, state.status, state.from_curve) == (2.7, cb.Status.CONVERGED, True)
 

@@ -180,7 +180,7 @@ def test_solution_describes_the_exact_posterior(search):
         (Request.COVERAGE, False, False),
         (Request.REFINED_COVERAGE, True, False),
         (Request.ROUGH_CURVE, False, True),
-        (Request.CURVE, True, True),
+        (Request.REFINED_CURVE, True, True),
     ],
 )
 def test_observation_answers_the_request(request_, refined, has_curve):
@@ -201,7 +201,7 @@ def test_observation_answers_the_request(request_, refined, has_curve):
 
 @pytest.mark.parametrize("cheap", [True, False])
 def test_curve_if_cheap_is_a_full_one_if_refinement_is_cheap(cheap):
-    solution = solve(Script(((0.8, Request.CURVE_IF_CHEAP),)), 0.8, excess=1.3, cheap=cheap)
+    solution = solve(Script(((0.8, Request.REFINED_CURVE_IF_CHEAP),)), 0.8, excess=1.3, cheap=cheap)
     (evaluation,) = OBSERVATIONS
     assert evaluation.refined is cheap
     # The result has a full curve of refined particles, whatever led to it.
@@ -211,7 +211,7 @@ def test_curve_if_cheap_is_a_full_one_if_refinement_is_cheap(cheap):
 
 
 def test_sampler_is_asked_in_the_documented_order():
-    solve(Script(((0.8, Request.COVERAGE), (0.9, Request.ROUGH_CURVE), (0.9, Request.CURVE))), 0.8, excess=1.3)
+    solve(Script(((0.8, Request.COVERAGE), (0.9, Request.ROUGH_CURVE), (0.9, Request.REFINED_CURVE))), 0.8, excess=1.3)
     assert CALLS == ["draw_initial", "init", "info", "move", "info", "refine", "info"]
 
 
@@ -228,7 +228,7 @@ def test_trace_has_one_record_per_evaluation():
         (0.8, Request.ROUGH_CURVE),
         (0.9, Request.COVERAGE),
         (0.9, Request.REFINED_COVERAGE),
-        (0.9, Request.CURVE),
+        (0.9, Request.REFINED_CURVE),
     )
     for excess, etas in ((1.3, [0.8, 0.9, 0.9]), (1.0, [0.8, 0.9])):
         trace = solve(Script(requests), 0.8, excess=excess).trace
@@ -286,7 +286,7 @@ def test_iteration_limit_returns_the_best_iterate():
 
 
 def test_iteration_limit_counts_learning_rates_and_not_requests():
-    requests = ((0.8, Request.COVERAGE), (0.8, Request.REFINED_COVERAGE), (0.8, Request.CURVE))
+    requests = ((0.8, Request.COVERAGE), (0.8, Request.REFINED_COVERAGE), (0.8, Request.REFINED_CURVE))
     assert solve(Script(requests), 0.8, max_iterations=1).iterate.status is cb.Status.CONVERGED
     moving = (*requests, (0.9, Request.COVERAGE))
     assert solve(Script(moving), 0.8, max_iterations=1).iterate.status is cb.Status.MAX_ITERATIONS
@@ -553,7 +553,7 @@ def test_progress_is_reported():
         def iteration(self, number, eta, coverage, ess):
             events.append((number, eta))
 
-    requests = ((0.8, Request.COVERAGE), (0.9, Request.CURVE))
+    requests = ((0.8, Request.COVERAGE), (0.9, Request.REFINED_CURVE))
     make_solver(Script(requests), progress=Recorder()).solve(make_problem(excess=1.1), 0.8)
     assert events == [
         "initial draws on the data",

@@ -124,7 +124,7 @@ rewrite(
 )
 rewrite(
     "bracket_of_rough_curves_kept",
-    "calibayes.solve.bracket:Bracket._step_full",
+    "calibayes.solve.bracket:Bracket._step_refined",
     "replace(_s, low=0.0, high=math.inf)",
     "_s",
     "Keep the bracket of rough curves that a full curve contradicts.",
@@ -132,8 +132,8 @@ rewrite(
 )
 rewrite(
     "first_full_curve_always_leads",
-    "calibayes.solve.bracket:Bracket._step_full",
-    "not _s.first_curve_was_full or _c",
+    "calibayes.solve.bracket:Bracket._step_refined",
+    "not _s.first_curve_was_refined or _c",
     "True",
     "Let the first full curve lead the search wherever it points.",
     tests=[_BRACKET, _SOLVER],

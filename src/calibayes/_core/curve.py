@@ -277,7 +277,8 @@ class Curve:
         -------
         AttainableEta
             A named tuple: the learning rate `eta`, the `coverage` there, and `jump`, a named tuple of the learning rate
-            at which coverage jumps past the level and the coverages `below` and `above` it, None without a jump.
+            at which coverage jumps past the level, and the coverages at learning rates just `below` it (at least the
+            level) and just `above` it (less than the level); None without a jump.
         """
         level = self.level if level is None else level
         critical, eta = self.critical_etas(level), self.lowest_crossing(level)

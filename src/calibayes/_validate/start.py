@@ -72,7 +72,7 @@ def check_initial_draws(draws: object, prior: object, dim: int) -> Float[np.ndar
     array = as_numeric_array("draws", draws)
     minimum = settings.CONFIG.min_particles
     if array.ndim != 2 or array.shape[1] != dim or len(array) < minimum:
-        raise ValueError(f"draws must be (M, {dim}) with M at least {minimum}; got shape {array.shape}.")
+        raise ValueError(f"draws must be (D, {dim}) with D at least {minimum}; got shape {array.shape}.")
     require_finite("draws", array)
     return array
 

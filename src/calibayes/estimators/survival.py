@@ -34,7 +34,7 @@ class CoxPHSurvivalAnalysis(LinearEstimator):
         "sandwich" gives the posterior the shape of the sandwich covariance, as in `calibayes.calibrate`. Default: None.
     prior : Prior, optional
         Prior of the coefficients. Default: independent normal distributions with a standard deviation of ten divided by
-        the spread of the column.
+        the standard deviation of the column.
     bootstrap : int, Bootstrap or ndarray, optional
         Bootstrap replicates, as in `calibayes.calibrate`.
     sampler : str or Sampler

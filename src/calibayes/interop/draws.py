@@ -23,7 +23,7 @@ CONFIG = DrawsConfig()
 
 def draws_from(
     source: object, names: Sequence[str] | None = None, *, chains: bool = False
-) -> tuple[Float[np.ndarray, "M K"], list[str]]:
+) -> tuple[Float[np.ndarray, "D K"], list[str]]:
     """Convert the draws of another sampler to the arguments `draws` and `names` of `calibrate`.
 
     Parameters
@@ -40,7 +40,7 @@ def draws_from(
 
     Returns
     -------
-    draws : ndarray of shape (M, K)
+    draws : ndarray of shape (D, K)
         Draws of all chains.
     names : list of str
         Names of the K parameters.
@@ -100,7 +100,7 @@ def _columns(source: object, chains: bool) -> dict[str, np.ndarray]:
     if not isinstance(source, Mapping):
         raise TypeError(
             "draws must be a dict of arrays, a data frame, an ArviZ DataTree or an object with a posterior; got "
-            f"{type(source).__name__}. Pass an (M, K) array to calibrate(draws=) directly."
+            f"{type(source).__name__}. Pass a (D, K) array to calibrate(draws=) directly."
         )
     columns: dict[str, np.ndarray] = {}
     for name, values in source.items():

@@ -38,7 +38,7 @@ class Composite(CountsRisk):
 
     Notes
     -----
-    Data are `(coordinates, ...)`: coordinates of shape (N,) or (N, D), followed by the other arrays. An observation is
+    Data are `(coordinates, ...)`: coordinates of shape (N,) or (N, P), followed by the other arrays. An observation is
     the tuple of its rows. With counts c the risk is
 
     $$ -\sum_{i < j} \frac{2 c_i c_j}{c_i + c_j} \log f(z_i, z_j; \theta) $$

@@ -80,9 +80,9 @@ class PosteriorBootstrap(DrawsMethod):
     Needs a unique minimizer: with several modes, the draws are those near the posterior means. A loss that is not known
     to be a convex function of a linear prediction must have a derivative almost everywhere. Minimizers of check and
     hinge losses are found up to about 1% of their standard deviation. Bounds of the prior are not part of the risk:
-    where the minimizer of a replicate is beyond them, it is reported at the bound, with a warning or an error.
-    Dependence between observations is taken into account as far as the bootstrap does so (by
-    blocks or clusters). `result.eta` is the matching learning rate with the covariance of the draws in place of the
+    where the minimizer of a replicate is beyond them, it is reported at the bound, with a diagnostic: an error if there
+    are many, otherwise a warning. Dependence between observations is taken into account as far as the bootstrap does so
+    (by blocks or clusters). `result.eta` is the matching learning rate with the covariance of the draws in place of the
     sandwich: that of the generalized posterior whose variances are as large, averaged over all directions.
 
     References

@@ -70,13 +70,13 @@ class SafeBayes(PlugInMethod):
     coverage: it tends to learning rates that are smaller than one, and its sets may cover much more or less than the
     level. Meant for losses that are negative log-likelihoods. The posterior given the
     first i observations is sampled for i = 1, ..., N - 1, or for 500 evenly spaced i of longer data, by tempering from
-    the prior, which often costs more than `"gpc"`. The sum of the losses of the predictions depends on the order of the observations, and on the
-    prior: with a diffuse prior the first predictions dominate it and are noisy. Observations must be
-    independent, so that it is not available for `bootstrap.Cluster` and `bootstrap.Block`. All intervals are at the
-    same learning rate. `result.eta_se` is half the difference between the learning rates of two halves of the
-    particles; the distance between learning rates of the grid is not included. A
-    diagnostic warns of an optimum at the lower end of the grid and, if the loss is not a log-likelihood, at the upper
-    end, because a learning rate of one then has no special meaning.
+    the prior, which often costs more than `"gpc"`. The sum of the losses of the predictions depends on the order of the
+    observations, and on the prior: with a diffuse prior the first predictions dominate it and are noisy. Observations
+    must be independent, so that it is not available for `bootstrap.Cluster` and `bootstrap.Block`. All intervals are at
+    the same learning rate. `result.eta_se` is half the difference between the learning rates of two halves of the
+    particles; the distance between learning rates of the grid is not included. A diagnostic warns of an optimum at the
+    lower end of the grid and, if the loss is not a log-likelihood, at the upper end, because a learning rate of one
+    then has no special meaning.
 
     References
     ----------

@@ -55,17 +55,17 @@ class BracketState(SearchState):
         Learning rate of the first evaluation.
     low, high : float
         Largest learning rate known to cover too often, and smallest known to cover too seldom.
-    use_full_curves : bool
+    use_refined_curves : bool
         Whether full curves lead the search.
-    first_curve_was_full : bool
+    first_curve_was_refined : bool
         Whether the latest evaluation was the first one and a full curve, because that was cheap.
     """
 
     first_eta: float
     low: float = 0.0
     high: float = math.inf
-    use_full_curves: bool = False
-    first_curve_was_full: bool = False
+    use_refined_curves: bool = False
+    first_curve_was_refined: bool = False
 
     @property
     def bracketed(self) -> bool:
@@ -111,7 +111,7 @@ class Bracket(Search[BracketState]):
         -------
         BracketState
         """
-        return BracketState(eta=eta, request=Request.CURVE_IF_CHEAP, first_eta=eta)
+        return BracketState(eta=eta, request=Request.REFINED_CURVE_IF_CHEAP, first_eta=eta)
 
     def update(self, state: BracketState, evaluation: Evaluation) -> BracketState:
         """Return the state after an evaluation.
@@ -127,9 +127,9 @@ class Bracket(Search[BracketState]):
         -------
         BracketState
         """
-        if state.request is Request.CURVE_IF_CHEAP:
-            state = replace(state, use_full_curves=evaluation.refined, first_curve_was_full=evaluation.refined)
-        return self._step_full(state, evaluation) if evaluation.refined else self._step_rough(state, evaluation)
+        if state.request is Request.REFINED_CURVE_IF_CHEAP:
+            state = replace(state, use_refined_curves=evaluation.refined, first_curve_was_refined=evaluation.refined)
+        return self._step_refined(state, evaluation) if evaluation.refined else self._step_rough(state, evaluation)
 
     def _step_rough(self, state: BracketState, evaluation: Evaluation) -> BracketState:
         near = _is_near(evaluation, CONFIG.rough_tolerance * self.closeness)
@@ -137,10 +137,10 @@ class Bracket(Search[BracketState]):
         if state.bracketed or not near:
             state, proposal = _narrow(state, evaluation)
         if near or self._is_narrow(state):
-            return replace(state, request=Request.CURVE)
+            return replace(state, request=Request.REFINED_CURVE)
         return self._move(state, evaluation, proposal, Request.ROUGH_CURVE)
 
-    def _step_full(self, state: BracketState, evaluation: Evaluation) -> BracketState:
+    def _step_refined(self, state: BracketState, evaluation: Evaluation) -> BracketState:
         is_narrow = self._is_narrow(state)
         if _is_near(evaluation, math.inf if is_narrow else self.closeness):
             return replace(state, eta=evaluation.crossing, status=Status.CONVERGED, from_curve=True)
@@ -150,14 +150,16 @@ class Bracket(Search[BracketState]):
                 f"near eta = {evaluation.eta:.4g}."
             )
             return _no_crossing(state, message)
-        if not state.use_full_curves:
+        if not state.use_refined_curves:
             # The bracket came from rough curves, which the full curve contradicts.
             state = replace(state, low=0.0, high=math.inf)
         state, proposal = _narrow(state, evaluation)
         # Go back to rough curves only if the first curve was full and did not cross the level.
-        use_full_curves = not state.first_curve_was_full or 0 < evaluation.crossing < math.inf
-        state = replace(state, use_full_curves=use_full_curves, first_curve_was_full=False)
-        return self._move(state, evaluation, proposal, Request.CURVE if use_full_curves else Request.ROUGH_CURVE)
+        use_refined_curves = not state.first_curve_was_refined or 0 < evaluation.crossing < math.inf
+        state = replace(state, use_refined_curves=use_refined_curves, first_curve_was_refined=False)
+        return self._move(
+            state, evaluation, proposal, Request.REFINED_CURVE if use_refined_curves else Request.ROUGH_CURVE
+        )
 
     def _is_narrow(self, state: BracketState) -> bool:
         """Return whether the bracket is too narrow to search further."""

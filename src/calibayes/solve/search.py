@@ -25,10 +25,10 @@ class Request(Enum):
     """Coverage after the sampler has refined its state."""
     ROUGH_CURVE = "rough curve"
     """Coverage, and a coarse coverage curve around the learning rate."""
-    CURVE = "curve"
-    """Coverage, and the full coverage curve, after the sampler has refined its state."""
-    CURVE_IF_CHEAP = "curve if cheap"
-    """`CURVE` if the sampler can refine its state at low cost, else `ROUGH_CURVE`."""
+    REFINED_CURVE = "refined curve"
+    """Coverage, and the coverage curve on a fine grid, after the sampler has refined its state."""
+    REFINED_CURVE_IF_CHEAP = "refined curve if cheap"
+    """`REFINED_CURVE` if the sampler can refine its state at low cost, else `ROUGH_CURVE`."""
 
 
 @dataclass(frozen=True)

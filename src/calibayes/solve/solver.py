@@ -44,7 +44,7 @@ CONFIG = SolverConfig()
 
 STOPS = (KeyboardInterrupt, TimeLimitError)
 """Errors that end a search with the best iterate so far."""
-_REFINED = (Request.CURVE, Request.REFINED_COVERAGE)
+_REFINED = (Request.REFINED_CURVE, Request.REFINED_COVERAGE)
 """Requests before which the sampler refines its state."""
 
 
@@ -241,17 +241,18 @@ class Solver:
     def _observe(self, problem: CoverageProblem, solver_state: SolverState) -> tuple[SolverState, Request]:
         """Compute the quantity that the search asks for, at the learning rate of the particles.
 
-        Returns the new state and the request that was carried out: `CURVE_IF_CHEAP` becomes `CURVE` or `ROUGH_CURVE`.
+        Returns the new state and the request that was carried out: `REFINED_CURVE_IF_CHEAP` becomes `REFINED_CURVE` or
+        `ROUGH_CURVE`.
         """
         request, sampler = solver_state.search.request, problem.sampler
-        if request is Request.CURVE_IF_CHEAP:
+        if request is Request.REFINED_CURVE_IF_CHEAP:
             cheap = sampler.refine_is_cheap(problem.target, solver_state.state)
-            request = Request.CURVE if cheap else Request.ROUGH_CURVE
+            request = Request.REFINED_CURVE if cheap else Request.ROUGH_CURVE
         if request in _REFINED:
             solver_state = self._refine(problem, solver_state)
         if solver_state.current is None:
             solver_state = self._evaluate(problem, solver_state)
-        if request in (Request.CURVE, Request.ROUGH_CURVE):
+        if request in (Request.REFINED_CURVE, Request.ROUGH_CURVE):
             self.progress.phase("coverage curve")
             assert solver_state.current is not None
             iterate = problem.with_curve(solver_state.current, rough=request is Request.ROUGH_CURVE)

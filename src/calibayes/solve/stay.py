@@ -44,7 +44,7 @@ class Stay(Search[SearchState]):
     def init(self, eta: float) -> SearchState:
         """Return the state before the first evaluation: at `eta` if particles there can be reweighted to the answer."""
         first = eta if self.reaches(eta, math.inf) else self.eta
-        return SearchState(eta=first, request=Request.CURVE, limited=False)
+        return SearchState(eta=first, request=Request.REFINED_CURVE, limited=False)
 
     def update(self, state: SearchState, evaluation: Evaluation) -> SearchState:
         """Return the final state, or that of a move if the curve does not extend to the learning rate."""
