@@ -20,6 +20,7 @@ from calibayes.samplers.importance import (
     draw_and_weight,
     first_proposal,
     sample,
+    sample_and_check,
 )
 from calibayes.samplers.initial import InitialDraws
 from calibayes.samplers.mixing import rejuvenate_until_mixed
@@ -181,6 +182,17 @@ def test_bad_proposal_is_an_error(problem, exact_draws):
     for bad in (merged_proposal(shifted(target, exact_draws)), narrow, wide):
         with pytest.raises(DegenerateWeightsError):
             sample(np.random.default_rng(3), population_target(target), bad, ETA, M)
+
+
+def test_few_effective_draws_are_not_sufficient(problem, exact_draws):
+    """A proposal that is twice as wide has weights with a light tail, of which about a quarter are effective."""
+    target, _, _ = problem
+    proposal = merged_proposal(exact_draws)
+    wide = proposal._replace(scale=proposal.scale * 4)
+    for min_ess, expected in ((0.05, True), (0.8, False)):
+        rng = np.random.default_rng(3)
+        _, sufficient = sample_and_check(rng, population_target(target), wide, ETA, M, min_ess)
+        assert (sufficient == expected).all()
 
 
 def test_replicates_have_proposals_of_their_own(problem):

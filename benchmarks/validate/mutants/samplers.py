@@ -27,7 +27,7 @@ rewrite(
     "_f(_k, _s + _i)",
     "_f(_k, 0 * _s + _i)",
     "Start the random numbers again with every segment of a chain.",
-    tests=[_VALIDATION, "test_calibrate.py"],
+    tests=["samplers/test_mcmc.py"],
 )
 rewrite(
     "smc_weights_initial_draws_by_their_density",

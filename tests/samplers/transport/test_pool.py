@@ -12,7 +12,7 @@ from calibayes._core.status import Code
 from calibayes._core.target import evaluate, make_target
 from calibayes.samplers.initial import InitialDraws
 from calibayes.samplers.populations import N_POPULATIONS
-from calibayes.samplers.transport import config
+from calibayes.samplers.transport import config, matching
 from calibayes.samplers.transport.matching import initial_populations, move_populations
 from calibayes.samplers.transport.pool import _repeat_draws, make_pool
 from exact import gaussian_location_coverage, gaussian_location_etas
@@ -77,6 +77,14 @@ def test_pool_is_at_the_matching_learning_rate(pool):
     _, y = location()[0]
     assert pool.eta == pytest.approx(1 / y.var(), rel=0.16)
     assert_location_posterior(pool, pool.eta, y)
+
+
+def test_matching_learning_rate_is_found_by_importance_sampling(target, key, monkeypatch):
+    """Without normal fits, as for the check loss; the tolerance is that of the test above."""
+    monkeypatch.setattr(matching, "can_fit_normal", lambda target: False)
+    initial = initial_populations(key, target, M)
+    assert initial.independent
+    assert initial.eta == pytest.approx(1 / location()[0][1].var(), rel=0.16)
 
 
 def test_populations_agree_and_differ(pool):

@@ -106,6 +106,18 @@ def test_most_particles_are_effective_after_three_evaluations(fitted):
     assert fitted.repaired.mean() < 0.01
 
 
+def test_pool_is_refitted_to_the_data_at_another_learning_rate(key):
+    """A prior in conflict with the data, as informative as they are: a scaled pool is too narrow and off the mean."""
+    x, y = cb.datasets.median_regression(N, seed=3)
+    model = cb.GibbsModel(cb.losses.Squared(), cb.priors.Normal(loc=3.0, scale=0.1))
+    target = make_target(model, (x, y), np.ones((2, N)), 2)
+    transport = cb.Transport(n_particles=M)
+    initial = transport.draw_initial(key, target, None, None)
+    state = transport.init(key, initial.target, initial, config.CONFIG.pool.eta_step**0.45 * initial.eta)
+    assert state.current.pool.eta == initial.eta
+    assert np.median(state.data_state.transported.ess) >= config.CONFIG.fit.good_ess * M
+
+
 def test_replicates_have_the_exact_means(problem, fitted):
     """The largest of 248 normal deviates exceeds 4.7 for one key in 1,500; replicates form 20 groups by population.
 
