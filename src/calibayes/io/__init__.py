@@ -29,6 +29,7 @@ from calibayes.io.netcdf import check_sizes
 from calibayes.io.stored import check_stored, stored_names
 from calibayes.regions import REGIONS, Interval, Linear, Region, UnavailableRegion
 from calibayes.result import Intervals, Result, TraceRecord
+from calibayes.result.wording import describe_data
 
 if TYPE_CHECKING:
     from xarray import Dataset, DataTree
@@ -242,12 +243,12 @@ def _attributes(result: Result) -> dict[str, Any]:
 
 
 def _settings(result: Result) -> dict[str, str]:
-    """Return the settings and the model as source text; settings of a loaded result are text already."""
+    """Return settings and model as source text, with descriptions; settings of a loaded result are text already."""
     if all(isinstance(value, StoredSetting) for value in result.settings.values()):
         return {name: str(value) for name, value in result.settings.items()}
     from calibayes.report.source import model_source
 
-    text = {name: repr(value) for name, value in result.settings.items()}
+    text = {name: repr(value) for name, value in result.settings.items()} | describe_data(result.settings)
     return text if result.model is None else text | {"model": model_source(result.model, len(result.names))}
 
 

@@ -16,6 +16,7 @@ from calibayes.report.source import python_source
 from calibayes.report.verdict import audit_passed, n_observations
 from calibayes.result import Result
 from calibayes.result.intervals import percent
+from calibayes.result.wording import describe_data
 
 
 @dataclass(frozen=True)
@@ -90,16 +91,14 @@ def headline(result: Result) -> str:
 
 
 def describe_table(result: Result) -> str:
-    """Describe the table: formula, rows that were left out, and columns that describe the sampling."""
+    """Describe the table: formula, rows that were left out, weights and resampling."""
     settings = result.settings
     sentences = []
     if settings.get("formula"):
         sentences.append(f"The formula is {settings['formula']}.")
     sentences += [f"{note[0].upper()}{note[1:]}." for note in settings.get("notes") or []]
-    kinds = {"weights": "The rows have the weights {}.", "cluster": "The bootstrap resamples the clusters of {}."}
-    kinds |= {"strata": "The bootstrap resamples within the strata of {}."}
-    roles = settings.get("roles") or {}
-    return " ".join([*sentences, *(text.format(roles[kind]) for kind, text in kinds.items() if kind in roles)])
+    sentences += [f"The {label} are {text}." for label, text in describe_data(settings).items()]
+    return " ".join(sentences)
 
 
 def _choice(result: Result) -> str:
@@ -245,13 +244,8 @@ def _bootstrap(result: Result) -> str:
             return "replicates of the Bayesian bootstrap"
         case bootstraps.Poisson():
             return "replicates of the Poisson bootstrap"
-        case bootstraps.Block(length=length):
-            return f"replicates of the block bootstrap (blocks of {length} observations)"
-        case bootstraps.Cluster(n_groups=n_groups, sizes=sizes):
-            strata = "" if sizes is None else f" in {len(sizes)} strata"
-            return f"replicates of the cluster bootstrap ({n_groups} clusters{strata})"
-        case bootstraps.Stratified(sizes=sizes):
-            return f"bootstrap replicates, drawn within {len(sizes)} strata"
+        case bootstraps.Block() | bootstraps.Cluster() | bootstraps.Stratified():
+            return f"bootstrap replicates, {describe_data(result.settings)['observations']}"
         case bootstraps.Multinomial(size=int(size)):
             return f"bootstrap replicates of {size:,} observations each"
         case StoredSetting():
