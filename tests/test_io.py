@@ -118,12 +118,13 @@ def test_region_round_trip(result, region):
 
 
 @pytest.mark.parametrize("strata", [None, np.arange(400) // 40])
-def test_weights_and_clusters_are_described_after_loading(strata, tmp_path):
+def test_weights_clusters_and_categories_are_described_after_loading(strata, tmp_path):
     """Files do not store the labels of clusters, whose number is nevertheless known."""
     settings = {
         "weights": "survey",
         "bootstrap": cb.bootstrap.Cluster(40, np.arange(400) // 2, strata),
         "roles": {"cluster": "firm", "weights": "w", "strata": "region"},
+        "reference_categories": {"sector": "it's"},
     }
     saved = example_results.make_stored_result(settings=settings)
     loaded = cb.load(saved.save(tmp_path / "result.nc"))

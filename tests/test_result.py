@@ -181,6 +181,14 @@ def test_summary_states_weights_and_resampling(case):
     assert len(result.summary().splitlines()) == len(make_result().summary().splitlines()) + len(lines)
 
 
+def test_summary_states_reference_categories():
+    result = make_result(settings={"reference_categories": {"group": "a", "region": "north"}})
+    assert "categories      compared with: group = a, region = north" in result.summary().splitlines()
+    assert "<p>categories      compared with: group = a" in result._repr_html_()
+    without = make_result(settings={"reference_categories": {}})
+    assert without.summary() == make_result().summary()
+
+
 def test_names_of_columns_add_no_lines_to_the_summary():
     result = make_result(settings={"weights": "survey", "roles": {"weights": "w\nstatus          converged"}})
     assert "observations    weighted by w\\nstatus" in result.summary()

@@ -358,6 +358,7 @@ def test_page_of_a_table_names_target_file_formula_and_rows(plain_result, page_o
         "roles": {"cluster": "firm", "weights": "w"},
         "bootstrap": cb.bootstrap.Cluster(200, np.arange(60) // 5),
         "weights": "survey",
+        "reference_categories": {"sex": "female"},
         "n": 60,
     }
     page = page_of(replace(plain_result, settings=plain_result.settings | about))
@@ -365,7 +366,7 @@ def test_page_of_a_table_names_target_file_formula_and_rows(plain_result, page_o
     assert page.by_id["headline"] == "Median regression of wage on 1 column, 60 rows of wages.csv."
     assert page.by_tag["p"][2] == (
         "The formula is wage ~ age + C(sex). Dropped 3 of 63 rows, with missing values in age (3). The observations "
-        "are weighted by w and resampled in 12 clusters of firm."
+        "are weighted by w and resampled in 12 clusters of firm. The categories are compared with: sex = female."
     )
     without_formula = replace(plain_result, settings=plain_result.settings | about | {"formula": None, "classes": None})
     assert page_of(without_formula).by_id["headline"] == (

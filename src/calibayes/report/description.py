@@ -91,7 +91,7 @@ def headline(result: Result) -> str:
 
 
 def describe_table(result: Result) -> str:
-    """Describe the table: formula, rows that were left out, weights and resampling."""
+    """Describe the table: formula, rows that were left out, weights, resampling and reference categories."""
     settings = result.settings
     sentences = []
     if settings.get("formula"):
