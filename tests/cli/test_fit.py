@@ -299,6 +299,7 @@ def test_report_of_a_saved_result(fitted, folder):
     assert outcome.stdout == f"wrote {page}\n"
     assert f"{fitted[0].eta:.4g}" in page.read_text()
     assert "calibrated at its own learning rate" in page.read_text()
+    assert "sum over observations of half squared errors; the prior is normal, independent" in page.read_text()
     assert "calibayes fit &#x27;a table.csv&#x27;" in page.read_text()
     assert "it does not end with a checksum" in error_of("report", Path(__file__), "-o", page)
 

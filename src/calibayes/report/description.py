@@ -50,6 +50,15 @@ def describe(result: Result) -> list[str]:
     return [question, _model(result), computation.strip()]
 
 
+def descriptions_to_store(result: Result) -> dict[str, str]:
+    """Return the descriptions of objects that files do not store: of loss and prior, and of the bootstrap.
+
+    A saved result has them as settings, and `describe` uses them if the result is loaded.
+    """
+    descriptions = {"bootstrap_description": _bootstrap(result)}
+    return descriptions if result.model is None else descriptions | {"model_description": _loss_and_prior(result)}
+
+
 def model_title(loss: losses.LinearLoss | losses.Cox) -> str:
     """Return the usual name of a model of columns with this loss."""
     match loss:
@@ -156,7 +165,7 @@ def _region(result: Result) -> str:
 
 
 def _model(result: Result) -> str:
-    """Describe loss, prior and sizes, as far as the result knows them."""
+    """Describe loss, prior and sizes."""
     n = n_observations(result)
     sizes = f"The model has {_count(len(result.names), 'parameter')}"
     sizes += f" and the data have {n:,} observations." if n else "."
@@ -165,13 +174,20 @@ def _model(result: Result) -> str:
             " The columns were centred for sampling, and the prior applies to the centred model. The reported "
             "intercept is the prediction where every column is zero."
         )
-    if result.model is None:
-        return f"{sizes} A saved result does not contain loss and prior, which are therefore not described here."
+    if result.model is not None:
+        return f"{_loss_and_prior(result)} {sizes}"
+    if "model_description" in result.settings:
+        return f"{result.settings['model_description']} {sizes}"
+    return f"{sizes} Loss and prior are not described here, because the result was saved without a description of them."
+
+
+def _loss_and_prior(result: Result) -> str:
+    assert result.model is not None
     loss = result.model.loss
     risk = f"The risk is the {_sum(result)} over observations of {_loss(loss)}"
     if isinstance(loss, losses.CountsRisk):
         risk = f"The risk is {_risk(loss)}"
-    return f"{risk}; {_prior(result.model.prior)} {sizes}"
+    return f"{risk}; {_prior(result.model.prior)}"
 
 
 def _risk(risk: losses.CountsRisk) -> str:
@@ -239,6 +255,8 @@ def _prior(prior: object) -> str:
 
 def _bootstrap(result: Result) -> str:
     bootstrap: Any = result.settings.get("bootstrap")
+    if "bootstrap_description" in result.settings:
+        return str(result.settings["bootstrap_description"])
     match bootstrap:
         case bootstraps.Bayesian():
             return "replicates of the Bayesian bootstrap"
