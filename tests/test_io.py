@@ -14,7 +14,7 @@ import example_results
 from calibayes import requery
 from calibayes._core.particles import Particles, uniform_log_weights
 from calibayes._core.status import Code, Severity, Status
-from calibayes.io import from_datatree, layout
+from calibayes.io import StoredSetting, from_datatree, layout
 from calibayes.report.settings import parse_settings
 from calibayes.report.source import calibration_script
 
@@ -115,6 +115,34 @@ def test_region_round_trip(result, region):
     loaded = from_datatree(dataclasses.replace(result, region=region).to_datatree()).region
     assert loaded.name == region.name
     assert (type(loaded) is type(region)) == (not isinstance(region, cb.regions.Functional))
+
+
+@pytest.mark.parametrize("strata", [None, np.arange(400) // 40])
+def test_weights_clusters_and_categories_are_described_after_loading(strata, tmp_path):
+    """Files do not store the labels of clusters, whose number is nevertheless known."""
+    settings = {
+        "weights": "survey",
+        "bootstrap": cb.bootstrap.Cluster(40, np.arange(400) // 2, strata),
+        "roles": {"cluster": "firm", "weights": "w", "strata": "region"},
+        "reference_categories": {"sector": "it's"},
+    }
+    saved = example_results.make_stored_result(settings=settings)
+    loaded = cb.load(saved.save(tmp_path / "result.nc"))
+    assert "weighted by w and resampled in 200 clusters of firm" in loaded.summary()
+    assert loaded.summary() == saved.summary()
+    assert cb.load(loaded.save(tmp_path / "again.nc")).summary() == saved.summary()
+    assert (
+        "The observations are weighted by w and resampled in 200" in loaded.report(tmp_path / "page.html").read_text()
+    )
+
+
+def test_settings_without_descriptions_are_loaded(tmp_path):
+    """As of files that were saved before descriptions were."""
+    settings = {"weights": "survey", "bootstrap": cb.bootstrap.Cluster(40, np.arange(20)), "roles": {"weights": "w"}}
+    text = {name: StoredSetting(repr(value)) for name, value in settings.items()}
+    loaded = cb.load(example_results.make_stored_result(settings=text).save(tmp_path / "result.nc"))
+    assert "observations    weighted\n" in loaded.summary()
+    assert "The observations are weighted by w." in loaded.report(tmp_path / "page.html").read_text()
 
 
 def test_settings_do_not_change_when_saved_again(result):

@@ -1,5 +1,6 @@
 """Saved results that were damaged or edited load with the same numbers, or raise an error with the cause."""
 
+import json
 import random
 import subprocess
 import sys
@@ -153,6 +154,16 @@ def set_attribute(name, value, group="posterior"):
     return lambda file: file[group].attrs.__setitem__(name, value)
 
 
+def change_settings(**texts):
+    """Add texts to the settings."""
+
+    def change(file):
+        attributes = file["posterior"].attrs
+        attributes["settings"] = json.dumps(json.loads(attributes["settings"]) | texts)
+
+    return change
+
+
 def set_value(name, value, index=0):
     def change(file):
         variable = file[name]
@@ -193,6 +204,10 @@ EDITS = {
     "status is a number": (set_attribute("status", 1), "status is not a text"),
     "settings are no JSON": (set_attribute("settings", "{"), "cannot be loaded"),
     "settings are a list": (set_attribute("settings", "[]"), "cannot be loaded"),
+    "setting is a number": (set_attribute("settings", '{"seed": 0}'), "settings are not texts by name"),
+    "description is a list": (set_attribute("settings", '{"model_description": ["x"]}'), "settings are not texts"),
+    "long description": (change_settings(model_description="x" * 20_001), "model_description has more than 20,000"),
+    "long line of the summary": (change_settings(observations="x" * 20_001), "observations has more than 20,000"),
     "deep JSON": (set_attribute("settings", "[" * 60_000), "cannot be loaded"),
     "unknown code": (set_attribute("diagnostics", '[{"code": "x"}]'), "cannot be loaded"),
     "region out of range": (set_attribute("region_arguments", '{"index": 7}'), "out of range"),
@@ -237,6 +252,28 @@ def test_edited_file_with_possible_content_is_accepted(copy):
     """The cases above fail because of their values, and not because the file was written again."""
     edit(copy, set_attribute("eta", 0.7))
     assert cb.load(copy).eta == 0.7
+    edit(copy, change_settings(model_description="x" * 20_000))
+    assert cb.load(copy).settings["model_description"] == "x" * 20_000
+
+
+def test_edited_descriptions_are_escaped(copy):
+    """They contain neither markup nor lines of their own."""
+    edit(
+        copy,
+        change_settings(model_description="<script>alert(1)</script>\x1b[31m", observations="weighted\nstatus  fine"),
+    )
+    loaded = cb.load(copy)
+    page = loaded.report(copy.with_suffix(".html")).read_text()
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[31m The model has 2 parameters" in page
+    assert "observations    weighted\\nstatus  fine" in loaded.summary().splitlines()
+
+
+def test_long_descriptions_are_shortened(tmp_path):
+    """Such as that of a thousand categorical columns, so that the result can be loaded."""
+    settings = {"reference_categories": {f"column {k} with a long name": "a" for k in range(1000)}}
+    loaded = cb.load(example_results.make_stored_result(settings=settings).save(tmp_path / "result.nc"))
+    assert len(loaded.settings["categories"]) == 20_000
+    assert loaded.settings["categories"].endswith("...")
 
 
 def test_results_that_did_not_converge_may_have_undefined_numbers(tmp_path):

@@ -146,6 +146,54 @@ def test_summary_states_findings_about_single_intervals():
     assert any(line.startswith("b (not converged)") for line in lines)
 
 
+CLUSTERS = np.arange(24) // 2
+HEADS = {
+    "nothing": ({"weights": None, "bootstrap": 40}, None),
+    "counts": ({"weights": None, "bootstrap": np.ones((40, 24))}, None),
+    "columns without a role": ({"roles": {"survival": ("died",)}, "bootstrap": cb.bootstrap.Bayesian(40)}, None),
+    "survey weights": ({"weights": "survey", "bootstrap": None}, "weighted"),
+    "frequency weights": ({"weights": "repetitions"}, "weighted (frequency weights)"),
+    "column of weights": ({"weights": "repetitions", "roles": {"weights": "n"}}, "weighted by n (frequency weights)"),
+    "blocks": ({"bootstrap": cb.bootstrap.Block(40, 7)}, "resampled in blocks of 7 consecutive observations"),
+    "clusters": ({"bootstrap": cb.bootstrap.Cluster(40, CLUSTERS)}, "resampled in 12 clusters"),
+    "strata": (
+        {"bootstrap": cb.bootstrap.Stratified(40, CLUSTERS // 4), "roles": {"strata": "region"}},
+        "resampled within 3 strata of region",
+    ),
+    "everything": (
+        {
+            "weights": "survey",
+            "bootstrap": cb.bootstrap.Cluster(40, CLUSTERS, CLUSTERS // 4),
+            "roles": {"cluster": "firm", "weights": "w", "strata": "region"},
+        },
+        "weighted by w and resampled in 12 clusters of firm within 3 strata of region",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HEADS)
+def test_summary_states_weights_and_resampling(case):
+    settings, expected = HEADS[case]
+    result = make_result(settings=settings)
+    lines = [line for line in result.summary().splitlines() if line.startswith("observations")]
+    assert lines == ([] if expected is None else [f"observations    {expected}"])
+    assert ("<p>observations" in result._repr_html_()) == (expected is not None)
+    assert len(result.summary().splitlines()) == len(make_result().summary().splitlines()) + len(lines)
+
+
+def test_summary_states_reference_categories():
+    result = make_result(settings={"reference_categories": {"group": "a", "region": "north"}})
+    assert "categories      compared with: group = a, region = north" in result.summary().splitlines()
+    assert "<p>categories      compared with: group = a" in result._repr_html_()
+    without = make_result(settings={"reference_categories": {}})
+    assert without.summary() == make_result().summary()
+
+
+def test_names_of_columns_add_no_lines_to_the_summary():
+    result = make_result(settings={"weights": "survey", "roles": {"weights": "w\nstatus          converged"}})
+    assert "observations    weighted by w\\nstatus" in result.summary()
+
+
 def test_tables_escape_names():
     """Of columns, which may have characters with a meaning in LaTeX, Markdown or HTML."""
     intervals = replace(make_intervals(cb.Status.CONVERGED), names=["a_b & 50%", "x|<b>"], means=np.array([0.5, 3.0]))

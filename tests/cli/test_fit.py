@@ -254,6 +254,8 @@ def test_text_output(fitted):
         assert name in names
     words = " ".join(text.stdout.split())
     assert f"status converged: {result.status.value}" in words
+    assert "note categories are compared with: c = u" in words
+    assert "note observations are" not in words
     assert all(diagnostic.message in words for diagnostic in result.diagnostics)
 
 
@@ -269,6 +271,7 @@ def test_json_output(fitted, frame):
     assert [entry["code"] for entry in content["diagnostics"]] == [d.code.value for d in result.diagnostics]
     assert content["call"] == "calibayes fit 'a table.csv'"
     assert content["loss"] == {"name": "squared"}
+    assert content["notes"] == ["categories are compared with: c = u"]
     assert content["versions"]["calibayes_version"] == cb.__version__
     intervals = result.intervals()
     np.testing.assert_allclose([[c["low"], c["high"]] for c in content["coefficients"]], intervals.bounds)
@@ -296,6 +299,7 @@ def test_report_of_a_saved_result(fitted, folder):
     assert outcome.stdout == f"wrote {page}\n"
     assert f"{fitted[0].eta:.4g}" in page.read_text()
     assert "calibrated at its own learning rate" in page.read_text()
+    assert "sum over observations of half squared errors; the prior is normal, independent" in page.read_text()
     assert "calibayes fit &#x27;a table.csv&#x27;" in page.read_text()
     assert "it does not end with a checksum" in error_of("report", Path(__file__), "-o", page)
 

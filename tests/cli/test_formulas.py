@@ -93,6 +93,49 @@ def test_categories_that_no_row_has_are_dropped_with_a_note(formula):
 
 
 @pytest.mark.parametrize(
+    ("formula", "references"),
+    [
+        ("y ~ a + c", {"c": "u"}),
+        ("y ~ C(c) + C(k)", {"c": "u", "k": "1"}),
+        ("y ~ C(flag) + flag", {"flag": "False"}),
+        ("y ~ C(c, Treatment('v'))", {"c": "v"}),
+        ("y ~ C(c, contr.SAS)", {"c": "w"}),
+        ("y ~ C(c, levels=['w', 'v', 'u'])", {"c": "w"}),
+        ("y ~ C(I(k > 2))", {"C(I(k > 2))": "False"}),
+        # Every category has a coefficient of its own.
+        ("y ~ 0 + c", {}),
+        ("y ~ 0 + c:a", {}),
+        ("y ~ 0 + c:C(k)", {}),
+        # Of two columns without an intercept, the second has a reference category.
+        ("y ~ 0 + c + C(k)", {"k": "1"}),
+        # Interactions.
+        ("y ~ c * C(k)", {"c": "u", "k": "1"}),
+        ("y ~ a + c:a", {"c": "u"}),
+        ("y ~ c:a", {}),
+        ("y ~ 0 + c + C(k):c", {"k": "1"}),
+        # Contrasts with the mean of the categories, the previous ones, or a trend.
+        ("y ~ C(c, contr.sum) + C(k, contr.helmert)", {}),
+        ("y ~ C(c, contr.diff) + C(k, contr.poly)", {}),
+        ("y ~ a + C(c) + C(c, Treatment('w')):a", {"c": "u", "C(c, Treatment('w'))": "w"}),
+        ("y ~ a + I(c == 'v')", {}),
+    ],
+)
+@pytest.mark.parametrize("allow_python", [False, True])
+def test_reference_categories_are_those_without_a_coefficient(formula, references, allow_python, frame):
+    selection = select_columns(frame, None, formula=formula, allow_python=allow_python)
+    assert selection.reference_categories == references
+    assert selection.description()["reference_categories"] == references
+
+
+def test_reference_categories_of_columns_with_unusual_names():
+    numbered = NUMBERED.assign(**{"1": np.tile(["u", "v"], N // 2), "a b": np.tile(["x", "y", "z"], N // 3)})
+    for formula in ("`2` ~ `1` + `a b`", "`2` ~ C(`1`) + C(`a b`)"):
+        assert select_columns(numbered, None, formula=formula).reference_categories == {"1": "u", "a b": "x"}
+    only_one = numbered.assign(**{"1": "u"})
+    assert select_columns(only_one, None, formula="`2` ~ `1` + `0`").reference_categories == {}
+
+
+@pytest.mark.parametrize(
     "formula",
     [
         "y ~ a",

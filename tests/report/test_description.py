@@ -1,5 +1,7 @@
 """The report describes every kind of model, bootstrap, sampler and region."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import calibayes as cb
 import example_results
 from calibayes.io import StoredSetting
 from calibayes.report.description import describe
+from calibayes.report.settings import parse_settings
 
 
 def description(**changes):
@@ -83,8 +86,9 @@ def test_user_defined_prior():
         (200, "40 bootstrap replicates of the data:"),
         (cb.bootstrap.Bayesian(40), "replicates of the Bayesian bootstrap"),
         (cb.bootstrap.Poisson(40), "replicates of the Poisson bootstrap"),
-        (cb.bootstrap.Block(40, 7), "replicates of the block bootstrap (blocks of 7 observations)"),
-        (cb.bootstrap.Cluster(40, np.repeat([0, 1, 2], 5)), "replicates of the cluster bootstrap (3 clusters)"),
+        (cb.bootstrap.Block(40, 7), "replicates, resampled in blocks of 7 consecutive observations:"),
+        (cb.bootstrap.Cluster(40, np.repeat([0, 1, 2], 5)), "bootstrap replicates, resampled in 3 clusters:"),
+        (cb.bootstrap.Stratified(40, np.repeat([0, 1, 2], 5)), "bootstrap replicates, resampled within 3 strata:"),
         (cb.bootstrap.Multinomial(40, size=50), "bootstrap replicates of 50 observations each"),
         (np.ones((40, 3)), "with user-supplied counts"),
         (StoredSetting("Own(3)"), "drawn by Own(3)"),
@@ -93,6 +97,37 @@ def test_user_defined_prior():
 )
 def test_bootstraps(bootstrap, expected):
     assert expected in description(settings={"seed": 0, "bootstrap": bootstrap})
+
+
+LIKELIHOOD = cb.GibbsModel.from_log_likelihood(own_loss, cb.priors.Normal(), dim=2)
+RISK = cb.GibbsModel.from_risk(lambda theta, data, counts: counts @ (data - theta[0]) ** 2, cb.priors.Normal(), dim=2)
+
+
+@pytest.mark.parametrize(
+    ("model", "bootstrap"),
+    [
+        (cb.GibbsModel(cb.losses.Quantile(0.9), cb.priors.Laplace(scale=[1.0, 4.0])), cb.bootstrap.Block(40, 7)),
+        (cb.GibbsModel(cb.losses.Cox("breslow"), OwnPrior()), cb.bootstrap.Cluster(40, np.repeat([0, 1, 2], 5))),
+        (LIKELIHOOD, cb.bootstrap.Stratified(40, np.repeat([0, 1, 2], 5))),
+        (RISK, np.ones((40, 3))),
+    ],
+)
+def test_loaded_results_are_described_as_before(model, bootstrap, tmp_path):
+    """Also those that were saved again after loading."""
+    settings = {"seed": 0, "estimate": "mode", "weights": "survey", "bootstrap": bootstrap, "n": 15}
+    result = example_results.make_stored_result(model=model, settings=settings)
+    loaded = cb.load(result.save(tmp_path / "result.nc"))
+    again = cb.load(loaded.save(tmp_path / "again.nc"))
+    for one in (loaded, again):
+        assert one.model is None
+        assert describe(replace(one, settings=parse_settings(one.settings))) == describe(result)
+
+
+def test_result_that_was_saved_without_descriptions():
+    settings = {"seed": StoredSetting("0"), "bootstrap": StoredSetting("Block(n_replicates=40, length=7)")}
+    text = description(settings=parse_settings(settings))
+    assert "2 parameters. Loss and prior are not described here, because the result was saved without" in text
+    assert "bootstrap replicates, resampled in blocks of 7 consecutive observations" in text
 
 
 @pytest.mark.parametrize(

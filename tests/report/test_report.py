@@ -356,14 +356,17 @@ def test_page_of_a_table_names_target_file_formula_and_rows(plain_result, page_o
         "formula": "wage ~ age + C(sex)",
         "notes": ["dropped 3 of 63 rows, with missing values in age (3)"],
         "roles": {"cluster": "firm", "weights": "w"},
+        "bootstrap": cb.bootstrap.Cluster(200, np.arange(60) // 5),
+        "weights": "survey",
+        "reference_categories": {"sex": "female"},
         "n": 60,
     }
     page = page_of(replace(plain_result, settings=plain_result.settings | about))
     assert page.by_tag["h1"] == ["Median regression of wage"]
     assert page.by_id["headline"] == "Median regression of wage on 1 column, 60 rows of wages.csv."
     assert page.by_tag["p"][2] == (
-        "The formula is wage ~ age + C(sex). Dropped 3 of 63 rows, with missing values in age (3). The rows have the "
-        "weights w. The bootstrap resamples the clusters of firm."
+        "The formula is wage ~ age + C(sex). Dropped 3 of 63 rows, with missing values in age (3). The observations "
+        "are weighted by w and resampled in 12 clusters of firm. The categories are compared with: sex = female."
     )
     without_formula = replace(plain_result, settings=plain_result.settings | about | {"formula": None, "classes": None})
     assert page_of(without_formula).by_id["headline"] == (

@@ -77,6 +77,9 @@ def test_numbers_are_those_of_the_command_line(frame, tmp_path, monkeypatch):
     np.testing.assert_array_equal(result.conf_int(), bounds)
     assert list(result.params.index) == ["intercept", "x", "C(group)[T.b]", "C(group)[T.c]"]
     assert 'cb.fit("y ~ x + C(group)", frame, loss="huber", missing="drop", weights="weight"' in result.settings["call"]
+    sampling = "observations    weighted by weight and resampled in 10 clusters of site within 2 strata of stratum"
+    assert sampling in result.summary().splitlines()
+    assert printed["notes"][1:] == [f"observations are{sampling[15:]}", "categories are compared with: group = a"]
     assert "weighted sum" in (result.report(tmp_path / "report.html")).read_text()
 
 

@@ -20,6 +20,7 @@ from calibayes.losses import Cox
 from calibayes.report.description import headline
 from calibayes.result import Intervals, Result
 from calibayes.result.intervals import normal_width
+from calibayes.result.wording import describe_data
 from calibayes.tables.linear import LinearModel
 
 
@@ -84,7 +85,8 @@ class FitSummary:
     @property
     def notes(self) -> list[str]:
         """Remarks about the data, and warnings that are not about the status or a diagnostic."""
-        notes = list(self.model.selection.notes)
+        described = describe_data(self.result.settings)
+        notes = [*self.model.selection.notes, *(f"{label} are {text}" for label, text in described.items())]
         messages = [diagnostic.message for diagnostic in self.diagnostics]
         for warning in self.warnings:
             text = str(warning)

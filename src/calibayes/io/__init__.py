@@ -1,8 +1,9 @@
 """Convert a result to an ArviZ `DataTree`, save it as NetCDF, and read it back.
 
-A file holds the numbers of a result: draws, coverage curve, trace, intervals, status and diagnostics. It does not hold
-the particles on the bootstrap replicates, so methods of a loaded result that need particles (`at`, `posterior`,
-`validate`, `level_of`) raise an error.
+A file holds the numbers of a result: draws, coverage curve, trace, intervals, status and diagnostics. It also holds
+the settings as source text, and sentences about loss, prior and bootstrap for reports. It does not hold the particles
+on the bootstrap replicates, so methods of a loaded result that need particles (`at`, `posterior`, `validate`,
+`level_of`) raise an error.
 
 A file ends with the SHA-256 digest of all bytes before it, which readers of NetCDF ignore. It is compared before the
 HDF5 library parses the file, because that can crash or return other numbers if a byte has changed. Then the declared
@@ -26,9 +27,10 @@ from calibayes._core.curve import Coverage, Curve
 from calibayes._core.status import Code, Diagnostic, Severity, Status
 from calibayes.io.layout import blocks, dimensions, from_variables, split_chains, to_variables
 from calibayes.io.netcdf import check_sizes
-from calibayes.io.stored import check_stored, stored_names
+from calibayes.io.stored import check_stored, shorten_description, stored_names
 from calibayes.regions import REGIONS, Interval, Linear, Region, UnavailableRegion
 from calibayes.result import Intervals, Result, TraceRecord
+from calibayes.result.wording import describe_data
 
 if TYPE_CHECKING:
     from xarray import Dataset, DataTree
@@ -242,12 +244,15 @@ def _attributes(result: Result) -> dict[str, Any]:
 
 
 def _settings(result: Result) -> dict[str, str]:
-    """Return the settings and the model as source text; settings of a loaded result are text already."""
+    """Return settings and model as source text, with descriptions; settings of a loaded result are text already."""
     if all(isinstance(value, StoredSetting) for value in result.settings.values()):
         return {name: str(value) for name, value in result.settings.items()}
+    from calibayes.report.description import descriptions_to_store
     from calibayes.report.source import model_source
 
     text = {name: repr(value) for name, value in result.settings.items()}
+    descriptions = describe_data(result.settings) | descriptions_to_store(result)
+    text |= {name: shorten_description(description) for name, description in descriptions.items()}
     return text if result.model is None else text | {"model": model_source(result.model, len(result.names))}
 
 

@@ -1,9 +1,10 @@
-"""Check the numbers of a stored result: names and shapes of its variables, and the ranges of their values.
+"""Check the content of a stored result: names and shapes of its variables, ranges of their values, and its texts.
 
 A file may have been edited, or written by another program. An error is better than a report with a negative learning
 rate.
 """
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import numpy as np
 
 from calibayes._core.status import Status
 from calibayes.io.layout import N_CHAINS, blocks, dimensions
+from calibayes.result.wording import LABELS
 
 if TYPE_CHECKING:
     from xarray import Dataset
@@ -30,6 +32,8 @@ class StoredConfig:
     about 1e-7 times the square root of their number."""
     max_populations: int = 1_000
     """Largest number of populations of draws, which bounds the memory of the coverage band. Transport has 20."""
+    max_description: int = 20_000
+    """Number of characters of a description; those of usual models have a few hundred. Order-of-magnitude choice."""
 
 
 CONFIG = StoredConfig()
@@ -97,6 +101,14 @@ _NUMBERS = {
 """Attributes of the posterior that are numbers."""
 _TEXTS = ("region", "region_arguments", "status", "diagnostics", "settings")
 """Attributes of the posterior that are texts."""
+_DESCRIPTIONS = (*LABELS, "model_description", "bootstrap_description")
+"""Settings that are sentences, which summaries and reports show; files of earlier versions have none."""
+
+
+def shorten_description(text: str) -> str:
+    """Return a description that is not too long to be loaded."""
+    limit = CONFIG.max_description
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def check_stored(groups: Mapping[str, Dataset]) -> None:
@@ -156,11 +168,20 @@ def _check_attributes(attributes: Mapping[str, Any]) -> None:
     for name in _TEXTS:
         if not isinstance(attributes.get(name), str):
             raise ValueError(f"its attribute {name} is not a text.")
+    _check_settings(json.loads(attributes["settings"]))
     if attributes["status"] not in Status.__members__:
         raise ValueError(f"status is {attributes['status']!r}.")
     covered = float(attributes["coverage"]) * int(attributes["n_replicates"])
     if not math.isclose(covered, round(covered), abs_tol=1e-3):
         raise ValueError("coverage is not a share of the replicates.")
+
+
+def _check_settings(settings: object) -> None:
+    if not isinstance(settings, dict) or not all(isinstance(text, str) for text in settings.values()):
+        raise ValueError("its settings are not texts by name.")
+    for name in _DESCRIPTIONS:
+        if len(settings.get(name, "")) > CONFIG.max_description:
+            raise ValueError(f"{name} has more than {CONFIG.max_description:,} characters.")
 
 
 def _check_variable(

@@ -16,6 +16,7 @@ from calibayes.report.source import python_source
 from calibayes.report.verdict import audit_passed, n_observations
 from calibayes.result import Result
 from calibayes.result.intervals import percent
+from calibayes.result.wording import describe_data
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,15 @@ def describe(result: Result) -> list[str]:
         f"{_sampler(result)}"
     )
     return [question, _model(result), computation.strip()]
+
+
+def descriptions_to_store(result: Result) -> dict[str, str]:
+    """Return the descriptions of objects that files do not store: of loss and prior, and of the bootstrap.
+
+    A saved result has them as settings, and `describe` uses them if the result is loaded.
+    """
+    descriptions = {"bootstrap_description": _bootstrap(result)}
+    return descriptions if result.model is None else descriptions | {"model_description": _loss_and_prior(result)}
 
 
 def model_title(loss: losses.LinearLoss | losses.Cox) -> str:
@@ -90,16 +100,14 @@ def headline(result: Result) -> str:
 
 
 def describe_table(result: Result) -> str:
-    """Describe the table: formula, rows that were left out, and columns that describe the sampling."""
+    """Describe the table: formula, rows that were left out, weights, resampling and reference categories."""
     settings = result.settings
     sentences = []
     if settings.get("formula"):
         sentences.append(f"The formula is {settings['formula']}.")
     sentences += [f"{note[0].upper()}{note[1:]}." for note in settings.get("notes") or []]
-    kinds = {"weights": "The rows have the weights {}.", "cluster": "The bootstrap resamples the clusters of {}."}
-    kinds |= {"strata": "The bootstrap resamples within the strata of {}."}
-    roles = settings.get("roles") or {}
-    return " ".join([*sentences, *(text.format(roles[kind]) for kind, text in kinds.items() if kind in roles)])
+    sentences += [f"The {label} are {text}." for label, text in describe_data(settings).items()]
+    return " ".join(sentences)
 
 
 def _choice(result: Result) -> str:
@@ -157,7 +165,7 @@ def _region(result: Result) -> str:
 
 
 def _model(result: Result) -> str:
-    """Describe loss, prior and sizes, as far as the result knows them."""
+    """Describe loss, prior and sizes."""
     n = n_observations(result)
     sizes = f"The model has {_count(len(result.names), 'parameter')}"
     sizes += f" and the data have {n:,} observations." if n else "."
@@ -166,13 +174,20 @@ def _model(result: Result) -> str:
             " The columns were centred for sampling, and the prior applies to the centred model. The reported "
             "intercept is the prediction where every column is zero."
         )
-    if result.model is None:
-        return f"{sizes} A saved result does not contain loss and prior, which are therefore not described here."
+    if result.model is not None:
+        return f"{_loss_and_prior(result)} {sizes}"
+    if "model_description" in result.settings:
+        return f"{result.settings['model_description']} {sizes}"
+    return f"{sizes} Loss and prior are not described here, because the result was saved without a description of them."
+
+
+def _loss_and_prior(result: Result) -> str:
+    assert result.model is not None
     loss = result.model.loss
     risk = f"The risk is the {_sum(result)} over observations of {_loss(loss)}"
     if isinstance(loss, losses.CountsRisk):
         risk = f"The risk is {_risk(loss)}"
-    return f"{risk}; {_prior(result.model.prior)} {sizes}"
+    return f"{risk}; {_prior(result.model.prior)}"
 
 
 def _risk(risk: losses.CountsRisk) -> str:
@@ -240,18 +255,15 @@ def _prior(prior: object) -> str:
 
 def _bootstrap(result: Result) -> str:
     bootstrap: Any = result.settings.get("bootstrap")
+    if "bootstrap_description" in result.settings:
+        return str(result.settings["bootstrap_description"])
     match bootstrap:
         case bootstraps.Bayesian():
             return "replicates of the Bayesian bootstrap"
         case bootstraps.Poisson():
             return "replicates of the Poisson bootstrap"
-        case bootstraps.Block(length=length):
-            return f"replicates of the block bootstrap (blocks of {length} observations)"
-        case bootstraps.Cluster(n_groups=n_groups, sizes=sizes):
-            strata = "" if sizes is None else f" in {len(sizes)} strata"
-            return f"replicates of the cluster bootstrap ({n_groups} clusters{strata})"
-        case bootstraps.Stratified(sizes=sizes):
-            return f"bootstrap replicates, drawn within {len(sizes)} strata"
+        case bootstraps.Block() | bootstraps.Cluster() | bootstraps.Stratified():
+            return f"bootstrap replicates, {describe_data(result.settings)['observations']}"
         case bootstraps.Multinomial(size=int(size)):
             return f"bootstrap replicates of {size:,} observations each"
         case StoredSetting():

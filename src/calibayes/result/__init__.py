@@ -20,6 +20,7 @@ from calibayes.regions import Region
 from calibayes.result.intervals import Intervals as Intervals
 from calibayes.result.intervals import describe as describe
 from calibayes.result.intervals import normal_width, percent
+from calibayes.result.wording import describe_data
 from calibayes.solve.iterate import TraceRecord as TraceRecord
 
 if TYPE_CHECKING:
@@ -391,6 +392,7 @@ class Result:
             f"learning rate   {self.eta:.4g} (standard error {self.eta_se:.2g}) for joint {level} {region} sets",
             f"coverage        {float(self.coverage):.3f} (95% interval {low:.3f} to {high:.3f}): share of replicates "
             "whose set contains the estimate",
+            *(f"{label:<15} {printable(text)}" for label, text in describe_data(self.settings).items()),
             f"status          {'converged' if self.converged else 'NOT CONVERGED'}. {self.status.value}",
             *(f"{finding.severity.name.lower():<15} {finding.message}" for finding in self.diagnostics),
         ]

@@ -88,6 +88,8 @@ class Selection:
     """Columns that describe the sampling of the rows."""
     formula: str | None = None
     """Formula that selected the columns."""
+    reference_categories: dict[str, str] = field(default_factory=dict)
+    """Category with which the others are compared, by the name of the categorical column; only of a formula."""
 
     def description(self) -> dict[str, Any]:
         """Return what a report says about the table, as entries of `Result.settings`."""
@@ -96,6 +98,7 @@ class Selection:
             "formula": self.formula,
             "notes": self.notes,
             "roles": {name: column for name, column in vars(self.roles).items() if column},
+            "reference_categories": self.reference_categories,
         }
 
 

@@ -29,11 +29,11 @@ from calibayes.tables.files import DataFrame
 from calibayes.tables.wording import option
 
 if TYPE_CHECKING:
-    from formulaic import SimpleFormula
+    from formulaic import ModelSpec, SimpleFormula
     from formulaic.parser.types import Token
 else:
     # formulaic is an optional dependency, so that its types are not available at run time.
-    SimpleFormula = Token = Any
+    ModelSpec = SimpleFormula = Token = Any
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,17 @@ def select_by_formula(
         names.remove("Intercept")
     names = [parsed.restore(name) for name in names]
     names, values, column_notes = drop_constant_columns(names, values, intercept)
-    notes = row_notes + level_notes + column_notes
-    described = formula if "~" in formula else f"{response} ~ {formula}"
     return Selection(
-        response, y, names, values, intercept, notes=notes, roles=roles, formula=described, **roles.select(frame)
+        response,
+        y,
+        names,
+        values,
+        intercept,
+        notes=row_notes + level_notes + column_notes,
+        roles=roles,
+        formula=formula if "~" in formula else f"{response} ~ {formula}",
+        reference_categories=_reference_categories(matrix.model_spec, parsed),
+        **roles.select(frame),
     )
 
 
@@ -132,6 +139,29 @@ def _drop_unused_categories(frame: DataFrame, names: Sequence[str]) -> tuple[Dat
             frame[name] = used
             notes.append(f"dropped categories of {name} that no row has: {list_names(unused)}")
     return frame, notes
+
+
+def _reference_categories(spec: ModelSpec, parsed: ParsedFormula) -> dict[str, str]:
+    """Return the category with which the others are compared, by the name of the column.
+
+    A column has none if each of its categories has a coefficient of its own, as without an intercept, or if its
+    contrasts compare with something else, such as the mean of all categories.
+    """
+    from formulaic.transforms.contrasts import TreatmentContrasts
+
+    contrasts = {factor.expr: state for factor, state in spec.factor_contrasts.items()}
+    scoped_factors = [scoped for term in spec.structure for part in term.scoped_terms for scoped in part.factors]
+    references: dict[str, str] = {}
+    for expression in dict.fromkeys(scoped.factor.expr for scoped in scoped_factors if scoped.reduced):
+        state = contrasts.get(expression)
+        if state is not None and isinstance(state.contrasts, TreatmentContrasts) and len(state.levels) > 1:
+            text = parsed.restore(expression)
+            only_column = re.fullmatch(r"C\((`[^`]+`|\w+)(,.*)?\)", text, re.DOTALL)
+            name = text if only_column is None else only_column[1].strip("`")
+            category = str(state.contrasts.get_coefficient_row_names(state.levels)[0])
+            # A formula may contain a column twice, with different reference categories.
+            references[name if references.get(name, category) == category else text] = category
+    return references
 
 
 def _parse(formula: str, frame: DataFrame, dot_columns: Sequence[str]) -> ParsedFormula:
