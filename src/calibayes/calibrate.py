@@ -123,8 +123,9 @@ def calibrate(
         "gpc-studentized" and "gpc-double" correct this eta for small numbers of observations. "matching",
         "lyddon-holmes-walker" and "holmes-walker" compute eta from the gradients of the losses or the covariance of the
         draws, "safe-bayes" chooses it from a grid by sequential predictions. "bayesbag", "posterior-bootstrap" and
-        "q-posterior" report draws of another distribution. Or one of `calibayes.methods`. For
-        all but "gpc", coverage on the replicates is reported and need not equal `level`. Default: "gpc".
+        "q-posterior" report draws of another distribution; eta and coverage are then those of the generalized posterior
+        of about the same width. Or one of `calibayes.methods`. For all but "gpc", coverage on the replicates is
+        reported and need not equal `level`. Default: "gpc".
     shape : str, optional
         "sandwich" transforms the deviations of the draws from their mean linearly, so that their covariance is
         proportional to the sandwich covariance (open-faced sandwich). `method` then sets the learning rate of the

@@ -2,8 +2,9 @@ r"""Causal effects by orthogonal scores, with cross-fitted nuisance functions fr
 
 An orthogonal score has an expectation whose derivative in the nuisance functions is zero, so that their errors change
 the estimate only to second order (Chernozhukov et al. 2018). With the nuisance functions fitted to other folds of the
-data, an observation's score can be treated like an observation: both functions return `(X, y)` for the model
-`GibbsModel(losses.Squared(), prior)`, whose calibrated interval has the width of the usual interval.
+data, an observation's score can be treated like an observation: `average_treatment_effect` and `partially_linear`
+return data `(X, y)` for the model `GibbsModel(losses.Squared(), prior)`, whose calibrated interval has the width of the
+usual interval.
 
 References
 ----------

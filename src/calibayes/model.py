@@ -151,7 +151,8 @@ class GibbsModel(eqx.Module):
             Number of parameters. Required for a function.
         prepare : callable, optional
             Function of the data that is called once, on the host with NumPy arrays, and returns the data that `risk`
-            takes, for example with an order in which they are sorted. The counts keep the order of the observations.
+            takes, for example the data and the indices that sort them (`numpy.argsort`). The counts keep the original
+            order of the observations: a risk of sorted data sorts the counts by these indices.
             The arrays that it receives are already padded at the end with copies of the last observation, which have
             count zero in every replicate. Default: the data as they are.
         nuisance : callable, optional

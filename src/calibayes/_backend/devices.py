@@ -61,9 +61,9 @@ def mesh(*, replicates: int = 1, observations: int = 1) -> Iterator[None]:
     """Choose how calibrations are distributed over devices.
 
     Calibrations inside the `with` block use `replicates * observations` devices. Outside of it they use all devices if
-    the data are large: over as many as there are blocks of observations the observations are divided, over the others
-    the replicates. What is divided is the evaluation of the risk; every device holds the particles of all replicates.
-    `mesh()` selects one device.
+    the data are large: the observations are divided between all of them if there are enough observations for each
+    device, and otherwise the replicates, or both. What is divided is the evaluation of the risk; every device holds the
+    particles of all replicates. `mesh()` selects one device.
 
     Parameters
     ----------

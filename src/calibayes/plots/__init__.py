@@ -82,8 +82,8 @@ def trace(result: Result, ax: Axes | None = None) -> Axes:
     """Plot the learning rate and the coverage at each iteration of the search, and those that are reported.
 
     The upper half shows the learning rates. The ring and the dashed line are the reported learning rate, which is
-    interpolated on the coverage curve around the last iteration, in a band of one standard error. The lower half shows
-    coverage with 95% intervals, on axes of its own.
+    usually interpolated on the coverage curve around the last iteration, in a band of one standard error. The lower
+    half shows coverage with 95% intervals, on axes of its own.
 
     Parameters
     ----------
@@ -324,9 +324,10 @@ def fit(result: Result, x: Parameter | None = None, ax: Axes | None = None) -> A
 
 
 def diagnostics(result: Result, ax: Axes | None = None) -> Axes:
-    r"""Plot how well the particles represent the posterior of each replicate, at the learning rate of the sampler.
+    r"""Plot how well the particles represent the posterior of each replicate.
 
-    For transport, each point is a replicate: the Pareto shape $\hat k$ of its importance weights against their
+    The particles are those at the learning rate at which they were sampled, which can differ slightly from the reported
+    one. For transport, each point is a replicate: the Pareto shape $\hat k$ of its importance weights against their
     effective sample size. Weights in the grey area are degenerate, and replicates there were repaired; a cross marks
     the weights that they had before the repair. An infinite $\hat k$ is drawn at the edge.
 

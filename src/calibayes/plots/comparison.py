@@ -25,7 +25,8 @@ def compare(comparison: "Comparison") -> np.ndarray:
     """Plot the learning rates of several methods on the coverage curve, and their intervals side by side.
 
     The upper panel shows coverage on the bootstrap replicates against the learning rate, with a point for each method
-    and its coverage. A method whose learning rate lies off the curve is drawn as a point only. The lower panels show
+    and its coverage. If the learning rate of a method is outside the range of the curve, its point
+    is drawn beyond the end of the curve. The lower panels show
     the interval of each parameter by each method, and the estimate of the method as a point.
 
     Parameters

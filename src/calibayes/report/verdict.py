@@ -64,7 +64,7 @@ _SEARCH_CODES = frozenset({Code.NO_CROSSING, Code.MAX_ITERATIONS, Code.TIME_LIMI
 _FALLBACK_CODES = frozenset({Code.AUDIT_FAILED, Code.FALLBACK, Code.FALLBACK_FAILED})
 _PARTICLE_CODES = frozenset({Code.ESS_COLLAPSED, Code.NOT_MIXED})
 _REPLICATE_CODES = _PARTICLE_CODES | {Code.LEVEL_UNDEFINED}
-"""Diagnostics whose count is a number of replicates."""
+"""Diagnostics that are graded by their number of replicates."""
 
 
 @dataclass(frozen=True)

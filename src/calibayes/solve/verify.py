@@ -48,7 +48,7 @@ class FinalSolution:
     """A solution, whether it passed an audit, and whether the fallback sampler produced it."""
 
     solution: Solution
-    audited: bool
+    audited: bool = False
     fell_back: bool = False
 
 
@@ -56,18 +56,14 @@ def verify(solver: Solver, solution: Solution) -> FinalSolution:
     """Audit a solution, and replace it by the fallback's if it is unreliable, or if there is no answer."""
     problem, iterate = solution.problem, solution.iterate
     if not problem.sampler.audited:
-        return FinalSolution(solution, audited=False)
+        return FinalSolution(solution)
     if iterate.status in (Status.MAX_ITERATIONS, Status.TIME_LIMIT, Status.INTERRUPTED):
-        return FinalSolution(_add(solution, Code.NOT_AUDITED, "Not audited: the search did not end."), audited=False)
+        return FinalSolution(_add(solution, Code.NOT_AUDITED, "Not audited: the search did not end."))
     if not hasattr(problem.target.prior, "sample"):
-        return FinalSolution(
-            _add(solution, Code.NOT_AUDITED, "Not audited: the prior cannot be sampled."), audited=False
-        )
+        return FinalSolution(_add(solution, Code.NOT_AUDITED, "Not audited: the prior cannot be sampled."))
     if Code.ROUNDING in _errors(iterate):
         # Another sampler computes with the same floats.
-        return FinalSolution(
-            _add(solution, Code.NOT_AUDITED, "Not audited: rounding errors are too large."), audited=False
-        )
+        return FinalSolution(_add(solution, Code.NOT_AUDITED, "Not audited: rounding errors are too large."))
     if iterate.status is not None and iterate.status.is_success:
         solution, outcome = _audit(solver, solution, "audit")
         if outcome is None or not outcome.failed:
@@ -75,7 +71,7 @@ def verify(solver: Solver, solution: Solution) -> FinalSolution:
         solution = _add(solution, Code.AUDIT_FAILED, outcome.finding, Severity.ERROR)
     if _has_no_crossing_for_certain(solution):
         message = "Not audited: there is no answer to audit."
-        return FinalSolution(_add(solution, Code.NOT_AUDITED, message), audited=False)
+        return FinalSolution(_add(solution, Code.NOT_AUDITED, message))
     assert problem.initial is not None
     found_eta = iterate.status in (Status.CONVERGED, Status.COMPUTED, Status.UNRELIABLE)
     return _fall_back(solver, solution, FALLBACK_FRACTION * (iterate.sampled_eta if found_eta else problem.initial.eta))
@@ -86,7 +82,7 @@ def verify_moved(solver: Solver, verified: FinalSolution, solution: Solution) ->
     if not verified.audited or solution.iterate.state is verified.solution.iterate.state:
         return replace(verified, solution=solution)
     if solution.iterate.status is None or not solution.iterate.status.is_success:
-        return replace(verified, solution=solution, audited=False)
+        return replace(verified, solution=solution)
     solution, outcome = _audit(solver, solution, "last audit")
     if outcome is not None and outcome.failed:
         solution = _add(solution, Code.AUDIT_FAILED, outcome.finding, Severity.ERROR)
@@ -121,7 +117,7 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> FinalSolution:
     sampler = problem.sampler.fallback(problem.target.dim)
     unreliable = replace(first, iterate=check_reliability(first.iterate))
     if sampler is None:
-        return FinalSolution(unreliable, audited=False)
+        return FinalSolution(unreliable)
     n_losses = int(problem.target.counts.n) * problem.target.n_replicates * sampler.size(problem.target.dim)
     n_losses, limit = EVALUATIONS_OF_FALLBACK * n_losses, MAX_LOSSES_OF_FALLBACK.get(jax.default_backend(), math.inf)
     if n_losses > limit and not has_time_limit():
@@ -131,7 +127,7 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> FinalSolution:
             "or set a time limit (max_seconds=)."
         )
         failed = _add(unreliable, Code.FALLBACK_FAILED, message, Severity.ERROR)
-        return FinalSolution(replace(failed, iterate=check_reliability(failed.iterate)), audited=False)
+        return FinalSolution(replace(failed, iterate=check_reliability(failed.iterate)))
     solver.progress.phase("all replicates from the prior")
     assert problem.initial is not None
     initial = InitialDraws(problem.target, problem.initial.particles.merge_replicates(), problem.initial.eta)
@@ -151,7 +147,7 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> FinalSolution:
         if processes_out_of_sync(error):
             raise
         failed = _add(unreliable, Code.FALLBACK_FAILED, "The fallback sampler did not end.", Severity.ERROR)
-        return FinalSolution(replace(failed, iterate=stopped(failed.iterate, error)), audited=False)
+        return FinalSolution(replace(failed, iterate=stopped(failed.iterate, error)))
     except (ValueError, RuntimeError) as error:
         if processes_out_of_sync(error) or isinstance(error, CheckpointError | PrecisionError):
             raise
@@ -161,7 +157,7 @@ def _fall_back(solver: Solver, first: Solution, eta: float) -> FinalSolution:
             f"The fallback sampler failed, too: {str(error).rstrip('.')}.",
             Severity.ERROR,
         )
-        return FinalSolution(failed, audited=False)
+        return FinalSolution(failed)
     numbered = (replace(record, iteration=len(first.trace) + record.iteration) for record in second.trace)
     # The initial draws are the first sampler's.
     second = with_own_draws(replace(second, trace=(*first.trace, *numbered)))
@@ -184,7 +180,7 @@ def _verify_fallback(solver: Solver, second: Solution) -> FinalSolution:
     succeeded = second.iterate.status is not None and second.iterate.status.is_success
     if not succeeded and not not_mixed_only:
         second = _add(second, Code.NOT_AUDITED, "Not audited: the search with the fallback sampler did not converge.")
-        return FinalSolution(second, audited=False, fell_back=True)
+        return FinalSolution(second, fell_back=True)
     second, outcome = _audit(solver, second, "fallback audit")
     if outcome is not None and outcome.failed:
         message = f"The fallback sampler failed the audit too: {outcome.finding} Do not rely on this eta."

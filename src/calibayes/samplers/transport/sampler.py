@@ -146,8 +146,8 @@ class Transport(Sampler[TransportState]):
     Parameters
     ----------
     n_particles : int or None
-        Number of particles per replicate. Default: the larger of 1,000 and 40 per parameter, or 20 per parameter for a
-        convex loss of a linear prediction with a log-concave prior. The posterior on the data is represented by 20
+        Number of particles per replicate. Default: 40 per parameter (20 for a convex loss of a linear prediction
+        with a log-concave prior), but at least 1,000. The posterior on the data is represented by 20
         times as many draws, from which the particles of the replicates are taken.
     max_evaluations : int
         Largest number of evaluations of the risk for fitting the affine maps. During the search the maps are fitted
