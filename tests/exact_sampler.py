@@ -98,7 +98,7 @@ class ExactSampler(Sampler[ExactState]):
         return cls(jnp.asarray(means, float), **options)
 
     @property
-    def audited(self):
+    def needs_audit(self):
         return self.is_audited
 
     def fallback(self, dim):

@@ -120,12 +120,12 @@ def calibrate(
         Credible set: "hpd", "ellipsoid", "box", "simultaneous", or one of `calibayes.regions`. Default: "hpd".
     method : str or Method
         How the learning rate is set. "gpc" solves for the eta at which coverage on the replicates equals `level`.
-        "gpc-studentized" and "gpc-double" correct this eta for small numbers of observations. "matching",
-        "lyddon-holmes-walker" and "holmes-walker" compute eta from the gradients of the losses or the covariance of the
-        draws, "safe-bayes" chooses it from a grid by sequential predictions. "bayesbag", "posterior-bootstrap" and
-        "q-posterior" report draws of another distribution; eta and coverage are then those of the generalized posterior
-        of about the same width. Or one of `calibayes.methods`. For all but "gpc", coverage on the replicates is
-        reported and need not equal `level`. Default: "gpc".
+        "gpc-studentized" and "gpc-double" correct this eta for small numbers of observations. "matching"
+        and "lyddon-holmes-walker" compute eta from the gradients of the losses and the covariance of the draws,
+        "holmes-walker" from gradients alone; "safe-bayes" chooses it from a grid by sequential predictions. "bayesbag",
+        "posterior-bootstrap" and "q-posterior" report draws of another distribution; eta and coverage are then those of
+        the generalized posterior of about the same width. Or one of `calibayes.methods`. For all but "gpc", coverage on
+        the replicates is reported and need not equal `level`. Default: "gpc".
     shape : str, optional
         "sandwich" transforms the deviations of the draws from their mean linearly, so that their covariance is
         proportional to the sandwich covariance (open-faced sandwich). `method` then sets the learning rate of the
@@ -161,7 +161,8 @@ def calibrate(
         continues. Default: no limit.
     draws : array_like of shape (D, K), optional
         At least 100 draws of the posterior given the observed data at learning rate `eta_init`, or at 1 if that is
-        None, to start from. Default: the sampler starts from the prior.
+        None, to start from. Default: the sampler computes such draws, by tempering from the prior or importance
+        sampling.
     names : sequence of str, optional
         Names of the parameters. Default: the columns of a data frame.
     seed : int or JAX key
@@ -293,7 +294,7 @@ def calibrate(
         "device": jax.devices()[0].device_kind,
     }
     if verified.audited:
-        settings["audited"] = region.name
+        settings["audited_region"] = region.name
     inputs = Inputs(
         model=model,
         data=data,

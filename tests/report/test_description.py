@@ -140,7 +140,7 @@ def test_result_that_was_saved_without_descriptions():
     ],
 )
 def test_samplers(sampler, expected):
-    audited = {"audited": "HPD"} if getattr(sampler, "audit", False) else {}
+    audited = {"audited_region": "HPD"} if getattr(sampler, "audit", False) else {}
     assert description(settings={"seed": 0, "sampler": sampler, **audited}).endswith(expected)
 
 

@@ -28,7 +28,7 @@ def clean_result():
     return example_results.make_result(
         coverage=Coverage(190, N_REPLICATES),
         curve=Curve(etas, levels, np.full(5, 500.0), 0.95),
-        settings={"seed": 0, "n": 5_000, "sampler": cb.Transport(audit=True), "audited": "HPD"},
+        settings={"seed": 0, "n": 5_000, "sampler": cb.Transport(audit=True), "audited_region": "HPD"},
     )
 
 
@@ -164,7 +164,7 @@ def test_diagnostics_are_listed_with_their_code_and_count(clean_result):
     [
         ([Status.CONVERGED, Status.CONVERGED], [0.1, 0.1], "all converged", Grade.PASSED),
         ([Status.CONVERGED, Status.NO_CROSSING], [0.1, 0.1], "1 not converged", Grade.CAUTION),
-        ([Status.CONVERGED, Status.CONVERGED], [0.1, np.inf], "1 without an error", Grade.CAUTION),
+        ([Status.CONVERGED, Status.CONVERGED], [0.1, np.inf], "1 without a standard error", Grade.CAUTION),
     ],
 )
 def test_individual_intervals_are_checked(status, errors, value, grade):

@@ -357,7 +357,7 @@ def test_result_states_audit_and_fallback(audits):
     options = {"level": LEVEL, "region": cb.regions.Interval(0), "bootstrap": counts, "progress": False}
     audits.outcomes = [False]
     passed = cb.calibrate(model, data, sampler=audited(), search=cb.Bracket(), **options)
-    assert passed.settings["audited"] == passed.region.name
+    assert passed.settings["audited_region"] == passed.region.name
     assert not len(passed.repaired_replicates)
     audits.etas.clear()
     audits.outcomes = [True, False]

@@ -84,7 +84,8 @@ class Code(StrEnum):
     """Coverage stays on one side of the level in the searched range of learning rates, or varies so irregularly that no
     crossing could be located."""
     SEVERAL_CROSSINGS = "several-crossings"
-    """Coverage equals the level at several learning rates, or falls below it at a smaller one than the answer."""
+    """Coverage equals the level at several learning rates of the curve, of which the smallest is reported, or was below
+    the level at a smaller learning rate that the search visited outside the curve."""
     MAX_ITERATIONS = "max-iterations"
     """The search used all its iterations."""
     TIME_LIMIT = "time-limit"

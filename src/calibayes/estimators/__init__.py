@@ -1,6 +1,6 @@
 """scikit-learn estimators: linear models with calibrated credible intervals.
 
-`fit` centres the columns, adds an intercept and a weakly informative prior (`calibayes.design`), and calibrates the
+`fit` centres the columns, adds an intercept (not for Cox's model) and a weakly informative prior, and calibrates the
 posterior of the loss. `eta_` is the learning rate of the joint credible region. The interval of a coefficient or of a
 prediction is calibrated separately, at its own learning rate.
 

@@ -119,7 +119,7 @@ class DrawsMethod(Method):
         return self._report(solver, solution, draws)
 
     def _report(self, solver: Solver, first: Solution, draws: DrawsOnData) -> Solution:
-        """Return the solution at the learning rate that matches the draws, with the draws to report."""
+        """Return the solution at the learning rate that matches the reported draws, and these draws."""
         problem, iterate = first.problem, first.iterate
         try:
             reported = self.draw(problem, iterate, draws)
@@ -143,7 +143,7 @@ class DrawsMethod(Method):
 def _learning_rate(
     reported: ReportedDraws, target: Target, draws: DrawsOnData, vector: Float[np.ndarray, " K"] | None
 ) -> LearningRate:
-    """Return the matching learning rate, with the covariance of the draws in place of the sandwich."""
+    """Return the matching learning rate, with the covariance of the reported draws in place of the sandwich."""
     covariance = host_moments(target.constrained(reported.particles))[1][0]
 
     def formula(moments: Moments) -> float:

@@ -100,7 +100,7 @@ def has_code(result: Result, code: Code) -> bool:
 
 def audit_passed(result: Result) -> bool:
     """Return whether an independent sampler checked the particles and agreed."""
-    return "audited" in result.settings and result.converged and not has_code(result, Code.NOT_AUDITED)
+    return "audited_region" in result.settings and result.converged and not has_code(result, Code.NOT_AUDITED)
 
 
 def n_observations(result: Result) -> int | None:
@@ -211,15 +211,18 @@ def _audit(result: Result) -> Check:
     name = "Audit"
     if not result.settings["sampler"].audit:
         meaning = (
-            "No independent sampler looked for modes or bounds of the posterior that the particles miss. Use "
+            "No independent sampler checked whether the particles miss a mode of the posterior, or a part of it near a "
+            "bound. Use "
             'sampler="auto" to run this audit.'
         )
         return Check(name, "not requested", meaning, Grade.CAUTION)
+    if has_code(result, Code.AUDIT_FAILED):
+        return Check(name, "failed", _messages(result, _FALLBACK_CODES), Grade.FAILED)
     if not audit_passed(result):
         meaning = _messages(result, frozenset({Code.NOT_AUDITED})) or "The audit by an independent sampler did not run."
         return Check(name, "not run", meaning, Grade.CAUTION)
-    meaning = "An independent sampler that started from the prior agrees on a subset of twenty replicates."
-    audited_region = result.settings.get("audited")
+    meaning = "An independent sampler agrees on twenty of the replicates."
+    audited_region = result.settings.get("audited_region")
     if audited_region != result.region.name:
         meaning += " The audit used a different credible region than this result."
         return Check(name, f"passed, for {audited_region}", meaning, Grade.PASSED)
@@ -234,7 +237,7 @@ def _intervals(intervals: Intervals) -> Check:
     unknown = [intervals.names[k] for k in np.flatnonzero(~np.isfinite(intervals.eta_se))]
     if unknown:
         meaning = f"The standard error of the learning rate is unknown for {', '.join(unknown)}."
-        return Check(name, f"{len(unknown)} without an error", meaning, Grade.CAUTION)
+        return Check(name, f"{len(unknown)} without a standard error", meaning, Grade.CAUTION)
     return Check(name, "all converged", "The calibration of each parameter’s own interval converged.", Grade.PASSED)
 
 

@@ -75,7 +75,7 @@ class Result:
     region : Region
         Credible set that was calibrated.
     settings : dict
-        Arguments of the call.
+        Arguments of the call, and notes on the data and the run, such as the rows that were dropped.
     versions : dict
         Versions of the software that computed the result.
     model : GibbsModel or None

@@ -96,7 +96,7 @@ class Sampler(eqx.Module, Generic[State]):
         Class attribute. Number of independent populations of draws, if replicates share draws: replicates b,
         b + n_populations, ... then share the Monte Carlo error of one population. 1 if replicates do not share draws.
         Default: 1.
-    audited : bool
+    needs_audit : bool
         Whether the answer should be checked by an independent sampler. Default: False.
     reads_data : bool
         Whether the sampler's kernel computes with the observations itself; see `Kernel`. Default: False.
@@ -115,7 +115,7 @@ class Sampler(eqx.Module, Generic[State]):
     n_populations: ClassVar[int] = 1
 
     @property
-    def audited(self) -> bool:
+    def needs_audit(self) -> bool:
         """Whether the answer should be checked by an independent sampler."""
         return False
 

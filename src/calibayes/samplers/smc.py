@@ -35,8 +35,9 @@ class SMCConfig:
     """Constants of the snapshots, which average the coverage curve over further particles at one learning rate."""
 
     n_snapshots: int = 8
-    """Number of snapshots, the current particles included. Order-of-magnitude choice: with 1,000 particles it makes the
-    Monte Carlo error of a critical level small against that of 500 replicates."""
+    """Number of snapshots, the current particles included. Order-of-magnitude choice: with 1,000 particles, the
+    Monte Carlo error of a critical level is then small compared with the standard error of the coverage on 500
+    replicates."""
     moves_per_snapshot: int = 8
     """Moves of the kernel between two snapshots, so that they are not too strongly correlated."""
 

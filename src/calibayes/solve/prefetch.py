@@ -65,7 +65,7 @@ def _prefetch(target: Target, sampler: Sampler, region: Region, settings: tuple[
         n_points = curves.CONFIG.n_points
         grid, points = jax.ShapeDtypeStruct((2, n_points), dtype), jax.ShapeDtypeStruct((n_points, target.dim), dtype)
         prefetch(levels_on_grid, target, particles, grid, region, points)
-        if sampler.audited:
+        if sampler.needs_audit:
             chosen = jax.ShapeDtypeStruct((N_POPULATIONS,), np.int32)
             some_target, some = (prefetch(type(whole).select, whole, chosen) for whole in (target, particles))
             prefetch(critical_levels, some_target, some, number, region, point)

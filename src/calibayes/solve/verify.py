@@ -1,9 +1,9 @@
 """Verification of an answer by an independent sampler, and the fallback if it fails.
 
-Importance weights cannot tell of a mode that no particle visited. A sampler that relies on them (`Sampler.audited`) is
-therefore audited on some replicates by tempering from the prior or, for log-concave posteriors, by importance sampling
-(`calibayes.samplers.audit`). If the audit fails, or if
-the search found no answer, the sampler's `fallback` samples every replicate anew.
+Importance weights cannot tell of a mode that no particle visited. A sampler that relies on them (`Sampler.needs_audit`)
+is therefore audited on some replicates by tempering from the prior or, for log-concave posteriors, by importance
+sampling (`calibayes.samplers.audit`). If the audit fails, or if the search found no answer, the sampler's `fallback`
+samples every replicate anew.
 
 The fallback tempers from the prior, too. With separate modes its particles do not pass a test of mixing, because they
 cannot move between modes, but tempering puts the right share of them into each mode. They are nevertheless accepted if
@@ -55,7 +55,7 @@ class FinalSolution:
 def verify(solver: Solver, solution: Solution) -> FinalSolution:
     """Audit a solution, and replace it by the fallback's if it is unreliable, or if there is no answer."""
     problem, iterate = solution.problem, solution.iterate
-    if not problem.sampler.audited:
+    if not problem.sampler.needs_audit:
         return FinalSolution(solution)
     if iterate.status in (Status.MAX_ITERATIONS, Status.TIME_LIMIT, Status.INTERRUPTED):
         return FinalSolution(_add(solution, Code.NOT_AUDITED, "Not audited: the search did not end."))

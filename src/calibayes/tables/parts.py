@@ -55,20 +55,20 @@ class LinearModelInParts(LinearModel):
         offset = values.median() if design.intercept and loss.location else 0.0
         prior = design.prior_of_spread(loss, *values.moved(-offset).location_and_spread(loss, design.intercept))
 
-        def sampled(chunk: Any) -> tuple[np.ndarray, np.ndarray]:
+        def centred_design(chunk: Any) -> tuple[np.ndarray, np.ndarray]:
             x, y = self._selected(chunk)
             return design.matrix(x), y - offset
 
-        def reported(chunk: Any) -> tuple[np.ndarray, np.ndarray]:
+        def original_design(chunk: Any) -> tuple[np.ndarray, np.ndarray]:
             x, y = self._selected(chunk)
             return design.uncentred_matrix(x), y
 
         return design.calibrate_centred(
             loss,
             prior,
-            self.table.map(sampled),
+            self.table.map(centred_design),
             offset,
-            self.table.map(reported),
+            self.table.map(original_design),
             names=self.selection.names,
             call=call,
             about=self.about(file),

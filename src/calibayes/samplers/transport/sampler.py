@@ -168,7 +168,7 @@ class Transport(Sampler[TransportState]):
     --------
     >>> import calibayes as cb
     >>> sampler = cb.Transport(n_particles=2_000, audit=True)
-    >>> sampler.size(dim=5), sampler.audited
+    >>> sampler.size(dim=5), sampler.needs_audit
     (2000, True)
     """
 
@@ -187,7 +187,7 @@ class Transport(Sampler[TransportState]):
             integer("n_particles", self.n_particles, 1)
 
     @property
-    def audited(self) -> bool:
+    def needs_audit(self) -> bool:
         """Whether the answer should be checked by an independent sampler."""
         return self.audit
 
@@ -454,7 +454,8 @@ def _first_maps(target: Target, current: PreparedPool, data_state: DataState, et
 def _require_within_reach(target: Target, state: TransportState) -> None:
     """Raise an error if most replicates would have to be sampled by tempering, which would take very long.
 
-    Only where no better maps are known. A time limit is taken as permission to try.
+    Only for targets with normal approximations (`can_fit_normal`), because no better first maps are known than theirs.
+    A time limit is taken as permission to try.
     """
     constants, transported = config.CONFIG.repair, state.transported
     degenerate = float((transported.ess < constants.min_ess(transported.n_particles)).mean())
