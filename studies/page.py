@@ -68,7 +68,11 @@ def _short(regression: Sequence[Line], results: Path) -> str:
     """Return the table of the readme and the machine of its times."""
     times = _by_machine(results, "figure4")
     table = tables.short_table1(regression, times[0] if times else ()).markdown()
-    parts = [table, f"Seconds on {_machine(times[0])}." if times else "", head_to_head.short_summary(results)]
+    parts = [
+        table,
+        f"Seconds on {_machine(times[0])}; 2 x is the number of processor cores." if times else "",
+        head_to_head.short_summary(results),
+    ]
     return "\n\n".join(part for part in parts if part)
 
 

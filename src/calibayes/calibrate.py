@@ -122,10 +122,11 @@ def calibrate(
         How the learning rate is set. "gpc" solves for the eta at which coverage on the replicates equals `level`.
         "gpc-studentized" and "gpc-double" correct this eta for small numbers of observations. "matching"
         and "lyddon-holmes-walker" compute eta from the gradients of the losses and the covariance of the draws,
-        "holmes-walker" from gradients alone; "safe-bayes" chooses it from a grid by sequential predictions. "bayesbag",
-        "posterior-bootstrap" and "q-posterior" report draws of another distribution; eta and coverage are then those of
-        the generalized posterior of about the same width. Or one of `calibayes.methods`. For all but "gpc", coverage on
-        the replicates is reported and need not equal `level`. Default: "gpc".
+        "holmes-walker" from the gradients of the log-likelihood at the data and at simulated data; "safe-bayes" chooses
+        it from a grid by sequential predictions. "bayesbag", "posterior-bootstrap" and "q-posterior" report draws of
+        another distribution; eta and coverage are then those of the generalized posterior of about the same width. Or
+        one of `calibayes.methods`. For all but "gpc", coverage on the replicates is reported and need not equal
+        `level`. Default: "gpc".
     shape : str, optional
         "sandwich" transforms the deviations of the draws from their mean linearly, so that their covariance is
         proportional to the sandwich covariance (open-faced sandwich). `method` then sets the learning rate of the
@@ -143,7 +144,7 @@ def calibrate(
         Point estimate that the sets should cover: "mean", "mode", "minimizer" or `fn(draws, weights)`. Default: "mean".
     weights : array_like of shape (N,), optional
         Weight of each observation, not negative. If all are integers they are numbers of repetitions, and the result is
-        that of the repeated data. Otherwise, such as for survey weights, they multiply the risk of each observation,
+        that of the repeated data. Otherwise, such as for survey weights, they multiply the loss of each observation,
         and the bootstrap resamples the N observations. Divide integer survey weights by their mean. If `bootstrap` is
         an array, its counts must already be multiplied by the weights, which are not applied to it again. Default: all
         one.

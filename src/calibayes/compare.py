@@ -280,7 +280,7 @@ def compare_with(
         chosen = [calibration.method, *chosen]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)
-        # The first row pays for the intervals of the result.
+        # The seconds of this row include those of the intervals of the result.
         known = _row(calibration.method, result, time.perf_counter() - seconds)
         rows = [known if label(method) == own else _follow(method, result) for method in chosen]
     return Comparison(tuple(rows), result.level, tuple(result.names))

@@ -1,6 +1,7 @@
 """The audit of an answer and the fallback sampler: statuses, diagnostics and what is reported in each case."""
 
 import time
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -17,7 +18,7 @@ from calibayes.solve.checkpoint import Checkpoint
 from calibayes.solve.problem import CoverageProblem
 from calibayes.solve.progress import Progress
 from calibayes.solve.solver import Solver
-from calibayes.solve.verify import FALLBACK_FRACTION, verify
+from calibayes.solve.verify import FALLBACK_FRACTION, verify, verify_moved
 from exact import gaussian_location_etas
 from exact_sampler import CALLS, B, ExactSampler, make_location_problem, make_location_target
 from example_results import run_findings
@@ -91,6 +92,18 @@ def test_samplers_are_not_audited_by_default(audits):
     assert verified.solution.iterate.status is cb.Status.CONVERGED
     assert (verified.audited, verified.fell_back) == (False, False)
     assert not audits.etas
+
+
+@pytest.mark.parametrize(("moved", "audited_later"), [(False, True), (True, False)])
+def test_particles_of_a_run_that_was_stopped_after_the_audit_are_not_audited(audits, moved, audited_later):
+    audits.outcomes = [False]
+    verified = run(audited(replacement=ExactSampler.of_problem()))
+    iterate = replace(verified.solution.iterate, status=cb.Status.TIME_LIMIT)
+    later = replace(verified.solution, iterate=replace(iterate, state=object()) if moved else iterate)
+    solver = Solver(cb.Bracket(), 0.011, 50, Checkpoint(), Progress(), time.perf_counter(), None)
+    final = verify_moved(solver, verified, later)
+    assert final.solution is later
+    assert final.audited is audited_later
 
 
 def test_passed_audit_changes_nothing(audits):

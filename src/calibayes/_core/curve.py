@@ -124,8 +124,9 @@ class Curve:
     level : float
         Requested level.
     n_populations : int
-        Number of independent populations of draws. Replicates b, b + n_populations, ... are computed from the same
-        population, so their Monte Carlo errors are correlated.
+        Number of independent populations of draws, for samplers whose replicates share draws: replicates b,
+        b + n_populations, ... are computed from the same population, so their Monte Carlo errors are correlated. Not
+        used otherwise.
     first_critical_levels : ndarray of shape (B,) or None
         Critical levels at the middle learning rate from the first snapshot alone. Their differences from the average
         are Monte Carlo errors, whose correlation over the replicates of a population enters the standard errors. None

@@ -337,7 +337,7 @@ def quantile(
         shift = (bits - bits_per_step * (i + 1)).astype(unsigned)
         points = _float_of_rank(jnp.minimum(rank[None] + (candidates << shift) - 1, rank_of_infinity), values.dtype)
         below = jnp.where(values[None] <= points[..., None], weights[None], 0.0).sum(-1)
-        # The bounds by the smallest and the largest value hold if the probability is 0, or above the rounded total.
+        # The smallest and the largest value are bounds for a probability of 0, or above the rounded sum of the weights.
         short = ((below < probability[None]) | ~(points >= smallest[None])) & ~(points >= largest[None])
         return rank + (short.sum(0).astype(unsigned) << shift)
 

@@ -68,10 +68,11 @@ class CrankNicolsonAdaptation(NamedTuple):
 
 
 class CrankNicolson(Kernel[CrankNicolsonAdaptation]):
-    """Crank-Nicolson proposals, which leave the normal approximation of the particles invariant, and a random walk.
+    """Crank-Nicolson proposals, which leave the normal approximation of the particles invariant, or a random walk.
 
-    Accepted or rejected by Metropolis-Hastings; mixes in a few moves where the posterior is close to normal. The
-    transport sampler, and the check of its results by an independent sampler, use it to rejuvenate particles.
+    Each move is a random walk with probability 1/4. Accepted or rejected by Metropolis-Hastings; mixes in a few moves
+    where the posterior is close to normal. The transport sampler, and the check of its results by an independent
+    sampler, use it to rejuvenate particles.
 
     Parameters
     ----------

@@ -121,10 +121,9 @@ class Cox(CountsRisk):
     need "breslow", whose estimate does not change if all weights are multiplied by a number.
 
     The calibrated intervals are robust to misspecification, such as hazards that are not proportional: they are about
-    those of the sandwich estimator of Lin and Wei (1989). With "breslow" the gradients in the parameters of the
-    derivatives of the risk in the counts are exactly their score residuals; with "efron" they also contain the change
-    of the correction for ties, of the order of one divided by the number at risk, because two copies of an event are a
-    tie.
+    those of the sandwich estimator of Lin and Wei (1989). With "breslow" the score of an observation (see
+    `GibbsModel.from_risk`) is exactly its score residual; with "efron" it also contains the change of the correction
+    for ties, of the order of one divided by the number at risk, because two copies of an event are a tie.
 
     References
     ----------

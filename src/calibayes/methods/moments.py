@@ -266,8 +266,9 @@ def host_weights(target: Target) -> Weights | None:
         return None
     n = int(target.counts.n)
     on_host = jax.device_get((target.weights.values, target.weights.per_draw))
-    values, units = (leaf.reshape(-1)[:n].astype(np.float64) for leaf in on_host)
-    return Weights(values, repeats=bool((units == 1).all()))
+    values, per_draw = (leaf.reshape(-1)[:n].astype(np.float64) for leaf in on_host)
+    # A draw adds one to the count if weights are repetitions, and the weight otherwise.
+    return Weights(values, repeats=bool((per_draw == 1).all()))
 
 
 def sum_of_outer_products(

@@ -74,9 +74,9 @@ class SafeBayes(PlugInMethod):
     observations, and on the prior: with a diffuse prior the first predictions dominate it and are noisy. Observations
     must be independent, so that it is not available for `bootstrap.Cluster` and `bootstrap.Block`. All intervals are at
     the same learning rate. `result.eta_se` is half the difference between the learning rates of two halves of the
-    particles; the distance between learning rates of the grid is not included. A diagnostic warns of an optimum at the
-    lower end of the grid and, if the loss is not a log-likelihood, at the upper end, because a learning rate of one
-    then has no special meaning.
+    particles; the distance between learning rates of the grid is not included. A diagnostic warns of an optimum at an
+    end of the grid, except for an upper end of at least 1 if the loss is a negative log-likelihood, for which learning
+    rate 1 is ordinary Bayesian inference.
 
     References
     ----------
@@ -151,7 +151,8 @@ class SafeBayes(PlugInMethod):
 def _best_of(grid: tuple[float, ...], halves: Float[np.ndarray, "2 G"], is_likelihood: bool) -> LearningRate:
     """Return the learning rate with the smallest sum of predictive losses, from those of two halves of the particles.
 
-    An optimum at an end of the grid is reported, except at one or more if one is the learning rate of a likelihood.
+    A diagnostic says so if the optimum is at an end of the grid, except for an upper end of at least 1 if the loss is a
+    negative log-likelihood, for which learning rate 1 is ordinary Bayesian inference.
 
     Raises
     ------
@@ -175,8 +176,8 @@ def _best_of(grid: tuple[float, ...], halves: Float[np.ndarray, "2 G"], is_likel
         )
     elif noise > spread:
         findings = unresolved(
-            f"The predictive losses by two halves of the particles differ by up to {noise:.2g}, and over the grid by "
-            f"{spread:.2g} only. Use a narrower prior."
+            f"The difference between the predictive losses of two halves of the particles varies by {noise:.2g} over "
+            f"the grid, the losses themselves by {spread:.2g} only. Use a narrower prior."
         )
     first, second = etas[np.argmin(halves, 1)]
     return LearningRate(float(etas[best]), float(abs(first - second)) / 2, findings)

@@ -61,6 +61,7 @@ def unvisited_log_densities(
         Log-densities relative to the largest one of the replicate's particles; minus infinity without such draws.
     """
     draws = _broad_draws(key, target, eta, particles.risk.shape[-1])
+    # Batches have as many replicates as there are populations, the shape for which the programs are compiled.
     shape = (len(draws), N_POPULATIONS, draws.shape[-1])
     largest = np.full(target.n_replicates, -np.inf)
     for batch in replicate_batches(np.arange(target.n_replicates)):

@@ -82,7 +82,7 @@ def verify_moved(solver: Solver, verified: FinalSolution, solution: Solution) ->
     if not verified.audited or solution.iterate.state is verified.solution.iterate.state:
         return replace(verified, solution=solution)
     if solution.iterate.status is None or not solution.iterate.status.is_success:
-        return replace(verified, solution=solution)
+        return replace(verified, solution=solution, audited=False)
     solution, outcome = _audit(solver, solution, "last audit")
     if outcome is not None and outcome.failed:
         solution = _add(solution, Code.AUDIT_FAILED, outcome.finding, Severity.ERROR)
