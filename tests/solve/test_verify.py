@@ -99,7 +99,9 @@ def test_particles_of_a_run_that_was_stopped_after_the_audit_are_not_audited(aud
     audits.outcomes = [False]
     verified = run(audited(replacement=ExactSampler.of_problem()))
     iterate = replace(verified.solution.iterate, status=cb.Status.TIME_LIMIT)
-    later = replace(verified.solution, iterate=replace(iterate, state=object()) if moved else iterate)
+    if moved:
+        iterate = replace(iterate, state=jax.tree.map(lambda leaf: leaf, iterate.state))
+    later = replace(verified.solution, iterate=iterate)
     solver = Solver(cb.Bracket(), 0.011, 50, Checkpoint(), Progress(), time.perf_counter(), None)
     final = verify_moved(solver, verified, later)
     assert final.solution is later
