@@ -404,7 +404,7 @@ def test_draws_from_orders_parameters_as_the_model(nested):
 @pytest.mark.parametrize(
     ("source", "options", "error", "message"),
     [
-        (FLAT, {}, TypeError, r"got ndarray\. Pass an \(M, K\) array to calibrate"),
+        (FLAT, {}, TypeError, r"got ndarray\. Pass a \(D, K\) array to calibrate"),
         (CHAINS, {}, ValueError, "4 draws of 800 parameters are too few.*chains=True"),
         (
             {"mu": np.zeros(200)},

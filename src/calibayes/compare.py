@@ -201,7 +201,8 @@ def compare(
     Returns
     -------
     Comparison
-        A table; `comparison["matching"]` is the result of a method.
+        A table; `comparison["matching"]` is the result of a method. A method that fails or is not available has a row
+        with the reason instead of a result.
 
     Notes
     -----

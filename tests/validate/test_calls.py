@@ -125,8 +125,8 @@ VALUE_ERRORS = {
         "the sampler needs at least 100 particles .* got 99",
     ),
     "MCMC draws": ({"sampler": cb.MCMC(n_draws=50)}, "the sampler needs at least 100 particles or draws .* got 50"),
-    "few draws": ({"draws": np.zeros((99, 2))}, r"draws must be \(M, 2\) with M at least 100; got shape \(99, 2\)"),
-    "draws of 3": ({"draws": np.zeros((200, 3))}, r"draws must be \(M, 2\)"),
+    "few draws": ({"draws": np.zeros((99, 2))}, r"draws must be \(D, 2\) with D at least 100; got shape \(99, 2\)"),
+    "draws of 3": ({"draws": np.zeros((200, 3))}, r"draws must be \(D, 2\)"),
     "NaN in draws": ({"draws": np.full((200, 2), np.nan)}, "draws must be finite"),
     "draws out of bounds": (
         {"model": make_model(None, cb.priors.Uniform(0.0, 5.0)), "draws": np.tile([1.0, 6.0], (200, 1))},

@@ -21,11 +21,13 @@ class CountsRiskConfig:
     """Constants of the check."""
 
     distances: tuple[float, ...] = (0.0, 0.01, 0.1, 1.0, 1.0)
-    """Distances from the median of the prior, relative to those of draws, at which the risk is evaluated. The risk of a
-    draw from a wide prior may not be finite."""
+    """The risk is evaluated at one point for each entry: the median of the prior plus this multiple of the deviation of
+    a
+    draw of its own. Small multiples are included because the risk of a draw from a wide prior may not be finite."""
     tolerance: float = 1e-5
-    """Largest relative difference of risks that should be equal: above the rounding error of single precision, which
-    a user's function may contain, and below the contribution of a third of the observations to a risk."""
+    """Largest relative difference of risks that should be equal. It is above the rounding error of single precision, in
+    which a user's function may compute, and below the error of a risk that wrongly includes the observations with count
+    zero, a third of those in the check."""
 
 
 CONFIG = CountsRiskConfig()

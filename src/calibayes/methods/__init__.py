@@ -5,7 +5,8 @@ A name stands for a method with its default parameters: "gpc", "gpc-studentized"
 
 In formulas, `H` is the Hessian of the risk at the estimate, computed from draws of the posterior, so that the loss
 needs no second derivative; `J` is the covariance of the gradient of the risk over data sets, estimated by the summed
-outer products of the gradients of the losses; the sandwich covariance is `H^-1 J H^-1`.
+outer products of the gradients of the losses or, with a cluster or block bootstrap, of their sums over clusters or
+blocks; the sandwich covariance is `H^-1 J H^-1`.
 """
 
 from collections.abc import Callable

@@ -36,8 +36,8 @@ class DoubleGPC(StudentizedGPC):
     -----
     Second-order correct like `"gpc-studentized"`, at the same cost: the inner replicates follow from the normal
     approximation (the sandwich covariance and Hessian of each replicate), not from sampling. It needs a loss with a
-    derivative almost everywhere and near-normal posteriors, and is not available for `bootstrap.Block`. Regions must be
-    ellipsoids or intervals: "hpd", "ellipsoid", `regions.Interval` and `regions.Linear`. The adjusted
+    derivative almost everywhere and near-normal posteriors, and is not available for strata and for `bootstrap.Block`.
+    Regions must be ellipsoids or intervals: "hpd", "ellipsoid", `regions.Interval` and `regions.Linear`. The adjusted
     quantile lies further in the tail of the critical etas, so that the error of the learning rate is larger than that
     of `"gpc"`: use more replicates. The sets on the replicates cover more than the level.
 

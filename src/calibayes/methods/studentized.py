@@ -71,8 +71,8 @@ class StudentizedGPC(Method):
     Costs one gradient of each loss per replicate more than GPC, and, if its learning rate differs from
     that of GPC, a move of all particles, which takes about as long as GPC. Second-order correct where GPC is
     first-order, so that its sets are somewhat wider for few observations per parameter, and the sets on the replicates
-    cover more than the level. It needs a loss with a derivative almost everywhere, and is not available for blocks of
-    dependent observations. It relies on posteriors that are near normal.
+    cover more than the level. It needs a loss with a derivative almost everywhere, and is not available for strata and
+    for blocks of dependent observations. It relies on posteriors that are near normal.
 
     References
     ----------

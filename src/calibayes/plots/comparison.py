@@ -42,7 +42,7 @@ def compare(comparison: "Comparison") -> np.ndarray:
     Raises
     ------
     ValueError
-        If no method of the comparison has a result.
+        If every method of the comparison failed.
 
     Examples
     --------

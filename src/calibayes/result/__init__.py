@@ -56,8 +56,9 @@ class Result:
     trace : list of TraceRecord
         Learning rates that the search visited.
     draws : ndarray of shape (D, K)
-        Equally weighted draws of the calibrated posterior given the observed data, sampled from the particles: D is
-        4,000 by default, less if there are few particles.
+        Equally weighted draws of the calibrated posterior given the observed data, or of the distribution that the
+        method reports in its place. D is at most 4,000, and about a quarter of the particles given the observed data
+        (20 times those of a replicate for transport) if that is less.
     risk : ndarray of shape (D,)
         Risk of each draw, relative to a common reference: at another learning rate nearby a draw has the weight
         `exp(-(other - eta) * risk)`.
@@ -161,8 +162,9 @@ class Result:
     def intervals(self, level: float | None = None, of: object = None) -> "Intervals":
         """Return the interval of each parameter, calibrated at its own learning rate.
 
-        One joint eta does not calibrate every marginal interval: `marginal_intervals` are computed from the posterior
-        at the joint eta.
+        For "bayesbag", "posterior-bootstrap" and "q-posterior" it is the equal-tailed interval of their draws. One
+        joint eta does not calibrate every marginal interval: `marginal_intervals` are computed from the posterior at
+        the joint eta.
 
         The time limit is `max_seconds` of `calibrate`, if that was set, and otherwise 20 times the time of the
         calibration, or a minute if that is longer. Intervals that are not calibrated within it are those at the joint
