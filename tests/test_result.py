@@ -146,6 +146,38 @@ def test_summary_states_findings_about_single_intervals():
     assert any(line.startswith("b (not converged)") for line in lines)
 
 
+def test_tables_mark_intervals_that_did_not_converge():
+    intervals = make_intervals(cb.Status.TIME_LIMIT)
+    assert [line.count("(not converged)") for line in intervals.to_markdown().splitlines()] == [0, 0, 0, 1]
+    assert intervals.to_latex().count("(not converged)") == 1
+    assert "(not converged)" not in intervals.to_markdown(["low", "high", "converged"])
+    with pytest.raises(TypeError, match=r"columns must be a list of names of columns; got 'a\.tex'"):
+        intervals.to_latex("a.tex")
+
+
+@pytest.mark.parametrize(
+    ("region", "values"),
+    [
+        (cb.regions.Interval(1), lambda draws: draws[:, 1]),
+        (cb.regions.Linear([1.0, -2.0]), lambda draws: draws @ [1.0, -2.0]),
+        (cb.regions.Functional(lambda theta: theta[0] * theta[1]), lambda draws: draws.prod(1)),
+    ],
+    ids=["interval", "linear", "functional"],
+)
+def test_summary_states_the_interval_of_a_function_of_the_parameters(region, values):
+    result = make_result(region=region)
+    expected = np.quantile(values(result.draws), [0.025, 0.975])
+    np.testing.assert_allclose(result.region_interval(), expected, rtol=1e-5)
+    line = next(line for line in result.summary().splitlines() if line.startswith("interval"))
+    low, high = (float(text) for text in line.split(":")[0].removeprefix("interval").split(" to "))
+    np.testing.assert_allclose([low, high], expected, atol=0.01)
+
+
+def test_joint_sets_have_no_interval():
+    assert make_result().region_interval() is None
+    assert not [line for line in make_result().summary().splitlines() if line.startswith("interval")]
+
+
 CLUSTERS = np.arange(24) // 2
 HEADS = {
     "nothing": ({"weights": None, "bootstrap": 40}, None),

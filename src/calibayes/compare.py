@@ -132,6 +132,9 @@ class Comparison:
         result, nothing = row.result, np.nan
         widths = np.full(len(self.names), np.nan) if row.intervals is None else np.ptp(row.intervals.bounds, 1)
         findings = [] if result is None else [finding.code.value for finding in result.diagnostics]
+        if row.intervals is not None and not row.intervals.converged.all():
+            failed = [name for name, ok in zip(row.intervals.names, row.intervals.converged, strict=True) if not ok]
+            findings.append(f"intervals not converged: {' '.join(failed)}")
         return {
             "method": row.label,
             "eta": nothing if result is None else result.eta,

@@ -23,8 +23,8 @@ class GibbsModel(eqx.Module):
         One of `calibayes.losses`, or a function `fn(theta, datum) -> scalar` of a parameter vector of shape (K,) and
         one observation.
     prior : Prior
-        One of `calibayes.priors`, a NumPyro distribution, or any object with a method `log_prob(theta)`; `sample(key,
-        shape)` is used if it exists.
+        One of `calibayes.priors`, a NumPyro distribution, or any object with a method `log_prob(theta)` and,
+        unless `calibrate(draws=)` is used, `sample(key, shape)`.
     dim : int, optional
         Number of parameters, K. Required if `loss` is a function and the prior does not determine it. For losses
         of a linear prediction it is the number of columns of X.

@@ -1,8 +1,8 @@
 """Priors of the parameters.
 
 The priors of this module are products of one distribution per parameter; their arguments are scalars, or arrays with
-one value per parameter. Any object with a method `log_prob` is a prior (see `Prior`), and NumPyro distributions are
-accepted as they are.
+one value per parameter. Any object with a method `log_prob`, and `sample` unless draws are passed, is a prior (see
+`Prior`), and NumPyro distributions are accepted as they are.
 """
 
 from abc import abstractmethod

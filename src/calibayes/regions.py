@@ -154,6 +154,22 @@ class Region(eqx.Module):
         """
         return None
 
+    def values(self, theta: Float[np.ndarray, "K D"]) -> Float[np.ndarray, " D"] | None:
+        """Return the values of the function of the parameters whose interval the region is.
+
+        Parameters
+        ----------
+        theta : ndarray of shape (K, D)
+            Draws of the parameters.
+
+        Returns
+        -------
+        ndarray of shape (D,) or None
+            Default: the linear combination `direction`; None if there is none.
+        """
+        direction = self.direction(len(theta))
+        return None if direction is None else direction @ theta
+
     @abstractmethod
     def critical_level(self, particles: ReplicateParticles, point: Point) -> Float[Array, " B"]:
         """Return the smallest level at which the set of each replicate contains the point.
@@ -387,6 +403,9 @@ class Functional(Region):
             raise ValueError(f"Functional(fn) needs a function with a scalar value; got {out}.")
         if jnp.issubdtype(out.dtype, jnp.complexfloating):
             raise TypeError(f"Functional(fn) needs a function with a real value; got {out.dtype}.")
+
+    def values(self, theta):
+        return np.asarray(jax.vmap(self.fn, 1)(jnp.asarray(theta)), np.float64)
 
     def critical_level(self, particles, point):
         values = jax.vmap(jax.vmap(self.fn, 1), 1)(particles.theta)

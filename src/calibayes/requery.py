@@ -69,8 +69,9 @@ class RequeryConfig:
     """Reported draws relative to particles, so that resampling repeats few of them."""
     min_draws: int = 100
     """Smallest number of reported draws."""
-    min_time_limit: float = 60.0
-    """Smallest default time limit of `intervals`, in seconds: the longest that most users wait without a question."""
+    min_time_limit: float = 180.0
+    """Smallest default time limit of `intervals`, in seconds: the longest that most users wait without a question. It
+    is generous, because the answer of a slow or busy machine should not differ from that of a fast one."""
     relative_time_limit: float = 20.0
     """Default time limit of `intervals` relative to the time of the calibration."""
     uncertain: float = 0.1
@@ -376,7 +377,8 @@ class Calibration:
         """Return the interval of a combination at the joint eta, for a calibration that did not end in time."""
         message = (
             f"This interval was not calibrated within {self._seconds_for_intervals():.0f} s, and is shown at the joint "
-            "learning rate. The data may not determine the parameter. Set max_seconds= in calibrate to allow more time."
+            "learning rate. Set max_seconds= in calibrate to allow more time, which a busy machine may need; if that "
+            "does not help, the data may not determine the parameter."
         )
         finding = Diagnostic(Code.TIME_LIMIT, Severity.ERROR, 0, message)
         bounds = self._bounds_at(self.iterate.eta, level, vector)

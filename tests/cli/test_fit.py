@@ -302,6 +302,11 @@ def test_report_of_a_saved_result(fitted, folder):
     assert "sum over observations of half squared errors; the prior is normal, independent" in page.read_text()
     assert "calibayes fit &#x27;a table.csv&#x27;" in page.read_text()
     assert "it does not end with a checksum" in error_of("report", Path(__file__), "-o", page)
+    assert f"{page.name} exists: write to another file with --out" in " ".join(
+        error_of("report", folder / "r.nc").split()
+    )
+    assert invoke("report", folder / "r.nc", "-o", page, "--title", "Fuel").exit_code == 0
+    assert "<title>Fuel" in page.read_text()
 
 
 class Tags(HTMLParser):

@@ -25,6 +25,10 @@ def own_rho(prediction, y):
     return jnp.abs(prediction - y)
 
 
+def total(theta):
+    return theta.sum()
+
+
 class OwnLoss(cb.losses.LinearLoss):
     def rho(self, prediction, y):
         return jnp.abs(prediction - y)
@@ -148,8 +152,8 @@ def test_samplers(sampler, expected):
     ("region", "expected"),
     [
         (cb.regions.Interval(1), "of one parameter, b."),
-        (cb.regions.Functional(own_rho), "of a function of the parameters, own_rho."),
-        (cb.regions.Linear([1.0, 2.0]), "of a linear combination of the parameters."),
+        (cb.regions.Functional(total), "of a function of the parameters, total. The calibrated 95% interval is "),
+        (cb.regions.Linear([1.0, 2.0]), "of a linear combination of the parameters. The calibrated 95% interval is "),
         (cb.regions.Box(), "boxes, the product of the marginal intervals"),
     ],
 )

@@ -82,7 +82,7 @@ def test_few_independent_units_are_a_finding(n, bootstrap, severity, words):
 
 @pytest.mark.parametrize(
     ("values", "n_findings"),
-    [([40, 41, 39, 0], 1), ([2, 2, 2, 2], 0), ([3, 3, 0, 0], 1), ([40.5, 41, 39, 40], 0), ([1, 0, 1, 1], 0)],
+    [([4, 5, 3, 0], 1), ([2, 2, 2, 2], 0), ([3, 3, 0, 0], 1), ([40.5, 41, 39, 40], 0), ([1, 0, 1, 1], 0)],
     ids=["large", "mean of 2", "zeros", "not integers", "subset"],
 )
 def test_integer_weights_with_a_large_mean_are_a_finding(values, n_findings):
@@ -92,10 +92,17 @@ def test_integer_weights_with_a_large_mean_are_a_finding(values, n_findings):
     assert not many_repetitions(None)
 
 
+@pytest.mark.parametrize(("weight", "severity"), [(3, cb.Severity.INFO), (21, cb.Severity.WARNING)])
+def test_integer_weights_that_repeat_every_row_often_are_a_warning(weight, severity):
+    (finding,) = many_repetitions(check_weights([weight] * 4, 4))
+    assert finding.severity is severity
+
+
 def test_finding_about_weights_is_part_of_the_result():
     model = cb.GibbsModel(cb.losses.Quantile(0.5), cb.priors.Normal(scale=100.0))
     data, settings = cb.datasets.median_regression(60, 0), {"bootstrap": 100, "sampler": "transport", "progress": False}
-    result = cb.calibrate(model, data, weights=np.full(60, 40), **settings)
+    with pytest.warns(cb.CalibrationWarning, match="taken as numbers of repetitions"):
+        result = cb.calibrate(model, data, weights=np.full(60, 40), **settings)
     assert "2,400 observations from 60 rows. If they are survey weights, divide them by their mean" in result.summary()
 
 

@@ -25,6 +25,9 @@ class SampleConfig:
     """Mean of integer weights, over the rows of positive weight, above which a note says that they are taken as numbers
     of repetitions. Intervals are narrower than those of survey weights by about its square root, so that a smaller mean
     changes them by less than 1.4. Order-of-magnitude choice."""
+    suspicious_repetitions: float = 20.0
+    """The same, above which it is a warning: intervals of survey weights would be more than four times as wide.
+    Order-of-magnitude choice."""
     rank_check_rows: int = 2**16
     """Number of rows of X on which collinearity is checked first; all rows are used only if these are collinear. If a
     subset of the rows has full column rank, so has X, so the value affects the running time only. Order-of-magnitude
@@ -76,11 +79,12 @@ def many_repetitions(weights: Weights | None) -> list[Diagnostic]:
     n, n_weighted = weights.n_resampled, int((weights.values > 0).sum())
     if n <= CONFIG.many_repetitions * n_weighted:
         return []
+    severity = Severity.WARNING if n > CONFIG.suspicious_repetitions * n_weighted else Severity.INFO
     message = (
         f"Integer weights are taken as numbers of repetitions: {n:,} observations from {n_weighted:,} rows. If they "
         "are survey weights, divide them by their mean."
     )
-    return [Diagnostic(Code.WEIGHTS_REPEAT, Severity.INFO, n, message)]
+    return [Diagnostic(Code.WEIGHTS_REPEAT, severity, n, message)]
 
 
 def redundant_columns(

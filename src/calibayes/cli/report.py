@@ -23,23 +23,33 @@ def report(
         Path | None,
         typer.Option("--out", "-o", metavar="FILE", help="HTML report to write.", show_default="next to the result"),
     ] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
 ) -> None:
     """Write the HTML report of a saved result."""
+    if out is None and result.with_suffix(".html").exists():
+        file = printable(str(result.with_suffix(".html")))
+        raise typer.BadParameter(f"{file} exists: write to another file with --out, or replace it with --out {file}.")
     out = result.with_suffix(".html") if out is None else out
     require_writable(out, ".html")
     try:
         loaded = cb.load(result)
     except (ValueError, OSError, ImportError) as error:
         raise typer.BadParameter(str(error)) from None
-    if not write_output(out, lambda path: write_report(loaded, path, loaded.computed_intervals)):
+    if not write_output(out, lambda path: write_report(loaded, path, loaded.computed_intervals, title=title)):
         raise typer.Exit(1)
 
 
-def write_report(result: Result, path: Path, intervals: Intervals | None, comparison: Comparison | None = None) -> None:
+def write_report(
+    result: Result,
+    path: Path,
+    intervals: Intervals | None,
+    comparison: Comparison | None = None,
+    title: str | None = None,
+) -> None:
     """Write the HTML report with these intervals, or without intervals."""
     from calibayes.report import write
 
-    write(result, path, intervals=False if intervals is None else intervals, comparison=comparison)
+    write(result, path, title=title, intervals=False if intervals is None else intervals, comparison=comparison)
 
 
 def require_writable(path: Path | None, *suffixes: str) -> None:

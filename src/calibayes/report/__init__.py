@@ -175,9 +175,7 @@ def _parameter_table(result: Result, intervals: Intervals | None) -> str:
     level = percent(result.level)
     _, *rows = replace(intervals, means=result.means).cells(["mean", "se", "low", "high", "eta"])
     table = [["parameter", "mean", "standard error", f"{level} interval", "η"]]
-    for k, (name, mean, error, low, high, eta) in enumerate(rows):
-        note = "" if intervals.converged[k] else " (not converged)"
-        table.append([name, mean, error, f"{low} to {high}{note}", eta])
+    table += [[name, mean, error, f"{low} to {high}", eta] for name, mean, error, low, high, eta in rows]
     return _html_table(table)
 
 

@@ -15,7 +15,7 @@ from calibayes.io import StoredSetting
 from calibayes.report.source import python_source
 from calibayes.report.verdict import audit_passed, n_observations
 from calibayes.result import Result
-from calibayes.result.intervals import percent
+from calibayes.result.intervals import format_number, percent
 from calibayes.result.wording import describe_data
 
 
@@ -40,7 +40,7 @@ def describe(result: Result) -> list[str]:
     level, n_replicates = percent(result.level), f"{result.coverage.n_replicates:,}"
     question = (
         f"The learning rate η of the generalized posterior exp(−η × risk) × prior was {_choice(result)}. The sets are "
-        f"{_region(result)}.{_shape(result)}"
+        f"{_region(result)}.{_interval(result)}{_shape(result)}"
     )
     computation = (
         f"Coverage was estimated on {n_replicates} {_bootstrap(result)}: a replicate counts as covered if the {level} "
@@ -162,6 +162,15 @@ def _region(result: Result) -> str:
         name = python_source(region.fn, "defined by the user")
         return f"the equal-tailed intervals of a function of the parameters, {name}"
     return names.get(type(region), f"of the type {region.name}")
+
+
+def _interval(result: Result) -> str:
+    """State the interval of a function of the parameters that is not a parameter itself."""
+    bounds = None if isinstance(result.region, regions.Interval) else result.region_interval()
+    if bounds is None:
+        return ""
+    low, high = (format_number(bound, bounds[1] - bounds[0]) for bound in bounds)
+    return f" The calibrated {percent(result.level)} interval is {low} to {high}."
 
 
 def _model(result: Result) -> str:

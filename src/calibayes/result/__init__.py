@@ -19,7 +19,7 @@ from calibayes.model import GibbsModel
 from calibayes.regions import Region
 from calibayes.result.intervals import Intervals as Intervals
 from calibayes.result.intervals import describe as describe
-from calibayes.result.intervals import normal_width, percent
+from calibayes.result.intervals import format_number, normal_width, percent
 from calibayes.result.wording import describe_data
 from calibayes.solve.iterate import TraceRecord as TraceRecord
 
@@ -167,8 +167,8 @@ class Result:
         the joint eta.
 
         The time limit is `max_seconds` of `calibrate`, if that was set, and otherwise 20 times the time of the
-        calibration, or a minute if that is longer. Intervals that are not calibrated within it are those at the joint
-        eta, with `Status.TIME_LIMIT`.
+        calibration, or three minutes if that is longer. Intervals that are not calibrated within it are those at the
+        joint eta, with `Status.TIME_LIMIT`.
 
         Parameters
         ----------
@@ -394,24 +394,48 @@ class Result:
             f"learning rate   {self.eta:.4g} (standard error {self.eta_se:.2g}) for joint {level} {region} sets",
             f"coverage        {float(self.coverage):.3f} (95% interval {low:.3f} to {high:.3f}): share of replicates "
             "whose set contains the estimate",
+            *self._region_interval(),
             *(f"{label:<15} {printable(text)}" for label, text in describe_data(self.settings).items()),
             f"status          {'converged' if self.converged else 'NOT CONVERGED'}. {self.status.value}",
             *(f"{finding.severity.name.lower():<15} {finding.message}" for finding in self.diagnostics),
         ]
+
+    def region_interval(self) -> tuple[float, float] | None:
+        """Return the interval that was calibrated, if the region is that of a function of the parameters.
+
+        Returns
+        -------
+        tuple of float or None
+            Equal-tailed interval of `regions.Functional`, `Linear` or `Interval`, from the draws at eta. None for a
+            joint set, and if the function is unknown, as for a `Functional` of a loaded result.
+
+        Examples
+        --------
+        >>> low, high = result.at(region=cb.regions.Linear([1.0, 2.0])).region_interval()
+        >>> low < high
+        True
+        """
+        values = self.region.values(self.draws.T)
+        tail = (1 - self.level) / 2
+        return None if values is None else (float(np.quantile(values, tail)), float(np.quantile(values, 1 - tail)))
+
+    def _region_interval(self) -> list[str]:
+        bounds = self.region_interval()
+        if bounds is None:
+            return []
+        low, high = (format_number(bound, bounds[1] - bounds[0]) for bound in bounds)
+        return [f"interval        {low} to {high}: the calibrated {percent(self.level)} {self.region.name} interval"]
 
     def _table(self, intervals: "Intervals | None") -> list[list[str]]:
         """Return the rows of the summary; with joint intervals if there are no calibrated ones."""
         columns = None
         if intervals is None:
             columns, known = ["mean", "se", "low", "high"], np.full(len(self.names), np.nan)
-            status, bounds = [self.status] * len(self.names), self.marginal_intervals()
-            intervals = Intervals(list(self.names), self.level, bounds, known, known, status, [], self.means)
-            converged = np.ones(len(self.names), bool)
-        else:
-            intervals, converged = replace(intervals, means=self.means), intervals.converged
-        head, *rows = intervals.cells(columns)
-        labels = [name if ok else f"{name} (not converged)" for name, ok in zip(self.names, converged, strict=True)]
-        return [["", *head[1:]], *([label, *row[1:]] for label, row in zip(labels, rows, strict=True))]
+            # The status of the joint learning rate is stated above the table.
+            status, bounds = [Status.CONVERGED] * len(self.names), self.marginal_intervals()
+            intervals = Intervals(list(self.names), self.level, bounds, known, known, status, [])
+        head, *rows = replace(intervals, means=self.means).cells(columns)
+        return [["", *head[1:]], *rows]
 
     def _notes(self, intervals: "Intervals | None") -> list[str]:
         """Return sentences about the table, and the findings about single intervals."""

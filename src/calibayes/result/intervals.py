@@ -137,7 +137,7 @@ class Intervals:
         Returns
         -------
         str
-            A `tabular` environment with one row per parameter.
+            A `tabular` environment with one row per parameter. Intervals that did not converge are marked.
 
         Examples
         --------
@@ -207,6 +207,10 @@ class Intervals:
         list of list of str
         """
         values = self._columns()
+        if isinstance(columns, str):
+            raise TypeError(
+                f"columns must be a list of names of columns; got {columns!r}. The table is returned as text."
+            )
         names = [name for name in _DEFAULT_COLUMNS if name in values] if columns is None else list(columns)
         unknown = [name for name in names if name not in values]
         if unknown:
@@ -221,7 +225,11 @@ class Intervals:
             texts.append([str(v) if isinstance(v, bool) else format_number(v, scale, digits) for v, scale in rounded])
         bounds = {"low": f"{percent(self.level)} low", "high": f"{percent(self.level)} high"}
         head = ["parameter", *(bounds.get(name, name) for name in names)]
-        return [head, *(list(row) for row in zip(self.names, *texts, strict=True))]
+        labels = [
+            name if ok or "converged" in names else f"{name} (not converged)"
+            for name, ok in zip(self.names, self.converged, strict=True)
+        ]
+        return [head, *(list(row) for row in zip(labels, *texts, strict=True))]
 
     def _columns(self) -> dict[str, np.ndarray]:
         """Return the columns of the tables by name."""
