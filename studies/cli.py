@@ -124,7 +124,7 @@ def survival_(
     hazard: Annotated[list[str], typer.Option(help=f"{'; '.join(HAZARDS)}; may be repeated.")] = list(HAZARDS),  # noqa: B006
     seed: FirstSeed = 0,
     processes: Processes = CORES,
-    out: Out = RESULTS / "survival.csv",
+    out: Out = RESULTS / "survival.csv.gz",
 ) -> None:
     """Coverage of the log hazard ratios of Cox's model, with and without proportional hazards."""
     _require_choices("--hazard", hazard, HAZARDS)

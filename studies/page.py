@@ -53,7 +53,7 @@ def write(results: Path, docs: Path, readme: Path | None) -> list[Path]:
         _figure5(seeds, all_svm) if seeds else "",
         _open_question(variants) if variants else "",
         _misspecified(misspecified) if misspecified else "",
-        _survival(Store(results / "survival.csv").lines),
+        _survival(Store(results / "survival.csv.gz").lines),
     ]
     page = docs / "results.md"
     page.write_text("\n\n".join(section for section in sections if section) + "\n")
@@ -70,7 +70,7 @@ def _short(regression: Sequence[Line], results: Path) -> str:
     table = tables.short_table1(regression, times[0] if times else ()).markdown()
     parts = [
         table,
-        f"Seconds on {_machine(times[0])}; 2 x is the number of processor cores." if times else "",
+        f"Seconds on {_machine(times[0])}." if times else "",
         head_to_head.short_summary(results),
     ]
     return "\n\n".join(part for part in parts if part)
